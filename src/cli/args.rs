@@ -30,9 +30,14 @@ pub(crate) enum Subcommands {
     #[command(after_help = REPORT_AFTER_HELP)]
     Report(ReportArguments),
     /// Turn a recording into a page, a flamegraph, a trace, a table, or another format
-    #[command(after_help = CONVERT_AFTER_HELP)]
+    #[command(
+        after_help = CONVERT_AFTER_HELP,
+        mut_arg("output", |output| output.required(true))
+    )]
     Convert(ConvertArguments),
     /// Make a page of what there is so far of a recording that is still being written
+    ///
+    /// Without -o, the page has the recording's name with .snapshot.html.
     #[command(after_help = SNAPSHOT_AFTER_HELP)]
     Snapshot(SnapshotArguments),
     /// Show recordings in a browser, from a server on this machine
@@ -277,6 +282,41 @@ pub(crate) struct DrawingArguments {
     pub(crate) editor: Option<String>,
 }
 
+/// Where what is made of a recording goes, and as what.
+#[derive(Debug, Args)]
+pub(crate) struct OutputArguments {
+    #[arg(
+        short,
+        long,
+        value_name = "OUT",
+        help = format!(
+            "Output file, by extension: {}; `-` is standard output",
+            extensions(Format::converted())
+        )
+    )]
+    pub(crate) output: Option<PathBuf>,
+    /// Replace output files that are there already
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Open the output at the end, with what the desktop opens such a file with
+    #[arg(long)]
+    pub(crate) open: bool,
+    /// Format, whatever the extension
+    #[arg(short, long, value_parser = formats::names())]
+    pub(crate) format: Option<String>,
+}
+
+/// Which time of a recording is used.
+#[derive(Debug, Args)]
+pub(crate) struct IntervalArguments {
+    /// Leave out what came before this time since the start: 90s, 1m30s, 1.5 (seconds)
+    #[arg(long, value_name = "TIME")]
+    pub(crate) from: Option<String>,
+    /// Leave out what came after this time since the start
+    #[arg(long, value_name = "TIME")]
+    pub(crate) to: Option<String>,
+}
+
 const REPORT_AFTER_HELP: &str = "\
 Examples:
   torchspy report run.tspy
@@ -306,17 +346,18 @@ pub(crate) struct ReportArguments {
     #[arg(long, value_name = "N", conflicts_with = "json")]
     pub(crate) top: Option<usize>,
     /// Leave out what came before the end of the Nth step
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with_all = ["from", "to"])]
     pub(crate) skip_steps: Option<u64>,
     /// Report on this many steps, and leave out what came after them
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u64).range(1..),
+        conflicts_with_all = ["from", "to"]
+    )]
     pub(crate) steps: Option<u64>,
-    /// Leave out what came before this time since the start: 90s, 1m30s, 1.5 (seconds)
-    #[arg(long, value_name = "TIME", conflicts_with_all = ["skip_steps", "steps"])]
-    pub(crate) from: Option<String>,
-    /// Leave out what came after this time since the start
-    #[arg(long, value_name = "TIME", conflicts_with_all = ["skip_steps", "steps"])]
-    pub(crate) to: Option<String>,
+    #[command(flatten)]
+    pub(crate) interval: IntervalArguments,
     /// Print only this, and all of it
     #[arg(long, value_name = "WHAT", conflicts_with = "json")]
     pub(crate) by: Option<ReportByName>,
@@ -340,25 +381,10 @@ pub(crate) struct ConvertArguments {
     /// The recording
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    #[arg(
-        short,
-        long,
-        value_name = "OUT",
-        help = format!(
-            "Output file, by extension: {}; `-` is standard output",
-            extensions(Format::converted())
-        )
-    )]
-    pub(crate) output: PathBuf,
-    /// Replace output files that are there already
-    #[arg(long)]
-    pub(crate) force: bool,
-    /// Open the output at the end, with what the desktop opens such a file with
-    #[arg(long)]
-    pub(crate) open: bool,
-    /// Format, whatever the extension
-    #[arg(short, long, value_parser = formats::names())]
-    pub(crate) format: Option<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArguments,
+    #[command(flatten)]
+    pub(crate) interval: IntervalArguments,
     /// Draw only threads whose name matches
     #[arg(long, value_name = "REGEX")]
     pub(crate) threads: Option<String>,
@@ -385,26 +411,10 @@ pub(crate) struct SnapshotArguments {
     /// The process that is recorded or the torchspy that records it, by pid; or the recording
     #[arg(value_name = "PID|FILE")]
     pub(crate) of: PathBuf,
-    #[arg(
-        short,
-        long,
-        value_name = "OUT",
-        help = format!(
-            "Output file, by extension: {}; `-` is standard output; without it, the recording's \
-             name with .snapshot.html",
-            extensions(Format::converted())
-        )
-    )]
-    pub(crate) output: Option<PathBuf>,
-    /// Replace output files that are there already
-    #[arg(long)]
-    pub(crate) force: bool,
-    /// Open the output at the end, with what the desktop opens such a file with
-    #[arg(long)]
-    pub(crate) open: bool,
-    /// Format, whatever the extension
-    #[arg(short, long, value_parser = formats::names())]
-    pub(crate) format: Option<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArguments,
+    #[command(flatten)]
+    pub(crate) interval: IntervalArguments,
     /// Started by `record --snapshot`: run when no other program wants a CPU, and end with it
     #[arg(long, hide = true)]
     pub(crate) child: bool,

@@ -38,6 +38,14 @@ pub(crate) fn failure(failure: &Failure) -> ExitCode {
     ExitCode::from(failure.status)
 }
 
+/// `warning: …` and `hint: …`, for what went wrong without ending the command.
+pub(crate) fn failed(failure: &Failure) {
+    warning(&failure.text());
+    if let Some(text) = &failure.hint {
+        hint(text);
+    }
+}
+
 /// `a, b, c and 4 more`: at most `most` of the names.
 pub(crate) fn list(names: &[&str], most: usize) -> String {
     let shown = names.get(..most).unwrap_or(names).join(", ");

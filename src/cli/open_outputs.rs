@@ -203,17 +203,34 @@ impl OpenOutputs {
         outputs.find(|output| output.format == Format::Page)
     }
 
-    /// Lets the last page replace the snapshots before it, once it is complete.
-    pub(crate) fn begin_page_again(&mut self) -> Result<(), Failure> {
-        let begun = self.page().map_or(Ok(()), OpenOutput::begin_again);
-        if begun.is_err() {
-            // The other outputs are still written.
-            let mut outputs = self.outputs.iter();
-            if let Some(at) = outputs.position(|output| output.format == Format::Page) {
-                self.outputs.remove(at);
-            }
-        }
-        begun
+    /// Puts a text in the place of each page, until there is one.
+    pub(crate) fn hold_pages(&mut self, text: impl Fn(&Path) -> String) -> Result<(), Failure> {
+        let mut outputs = self.outputs.iter_mut();
+        outputs.try_for_each(|output| match output.format {
+            Format::Page => output.hold_place(&text(&output.path)),
+            _ => Ok(()),
+        })
+    }
+
+    /// Lets the last pages replace what is in their places, once they are complete. Returns an
+    /// error for each that has lost its place: it is not written.
+    pub(crate) fn begin_pages_again(&mut self) -> Vec<Failure> {
+        let mut lost = Vec::new();
+        self.outputs.retain_mut(|output| match output.format {
+            Format::Page => output
+                .begin_again()
+                .map_err(|error| lost.push(error))
+                .is_ok(),
+            _ => true,
+        });
+        lost
+    }
+
+    /// Removes what holds the place of pages that will not be written.
+    pub(crate) fn remove_placeholders(&self) {
+        let outputs = self.outputs.iter();
+        let held = outputs.filter(|output| output.is_placeholder());
+        held.for_each(OpenOutput::remove_if_created);
     }
 
     /// The outputs that are made from the recording.

@@ -23,6 +23,8 @@ pub(crate) struct OpenOutput {
     pub(crate) format: Format,
     pub(crate) file: File,
     destination: Destination,
+    /// The file at `path`, if it only holds the place until there is content.
+    placeholder: Option<(u64, u64)>,
 }
 
 impl OpenOutput {
@@ -34,6 +36,7 @@ impl OpenOutput {
                 format,
                 file,
                 destination: Destination::Named,
+                placeholder: None,
             }),
             Err(error) => Err((path, error)),
         }
@@ -78,9 +81,13 @@ impl OpenOutput {
             Destination::Beside(name) => name,
             Destination::Special => return,
         };
-        if identity_at(name).is_some_and(|at| Some(at) == identity(&self.file)) {
-            let _ = std::fs::remove_file(name);
-        }
+        let remove = |path: &Path, own: Option<(u64, u64)>| {
+            if own.is_some() && identity_at(path) == own {
+                let _ = std::fs::remove_file(path);
+            }
+        };
+        remove(name, identity(&self.file));
+        remove(&self.path, self.placeholder);
     }
 }
 
@@ -125,7 +132,28 @@ impl OpenOutput {
         }
         self.file = new.file;
         self.destination = Destination::Named;
+        self.placeholder = None;
         Ok(())
+    }
+
+    /// Puts `text` in the output's place, until there is content. Not into a pipe or a device.
+    pub(crate) fn hold_place(&mut self, text: &str) -> Result<(), Failure> {
+        if matches!(self.destination, Destination::Special) {
+            return Ok(());
+        }
+        let mut new = self.replacement()?;
+        if let Err(error) = new.file.write_all(text.as_bytes()) {
+            new.discard();
+            return Err(cannot_write(&self.path, error));
+        }
+        self.replace(new)?;
+        self.placeholder = identity(&self.file);
+        Ok(())
+    }
+
+    /// Whether nothing was written but what holds the place.
+    pub(crate) fn is_placeholder(&self) -> bool {
+        self.placeholder.is_some()
     }
 
     /// Where there is content already, what is written next goes into a new file, which replaces it
@@ -201,6 +229,7 @@ pub(crate) fn open_named(output: &OutputFile, force: bool) -> Result<OpenOutput,
         format: *format,
         file,
         destination,
+        placeholder: None,
     })
 }
 

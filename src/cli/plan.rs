@@ -2,8 +2,8 @@
 
 use super::args::{
     Arguments, AttributionArguments, ByName, ChildrenName, ColorName, ConvertArguments,
-    DrawingArguments, RecordArguments, ReportByName, SamplingArguments, Shell, SnapshotArguments,
-    Subcommands, TopArguments,
+    DrawingArguments, IntervalArguments, RecordArguments, ReportByName, SamplingArguments, Shell,
+    SnapshotArguments, Subcommands, TopArguments,
 };
 use super::diff_plan::DiffPlan;
 use super::dump_plan::DumpPlan;
@@ -158,6 +158,8 @@ pub(crate) struct ConvertPlan {
     pub(crate) open: bool,
     pub(crate) format: Format,
     pub(crate) drawing: Drawing,
+    /// Start and end of what is converted, ns since the start; `None`: all.
+    pub(crate) interval: Option<(u64, u64)>,
     /// Only samples from windows in which the GPU was idle.
     pub(crate) gpu_idle: bool,
 }
@@ -232,7 +234,7 @@ impl Plan {
                 file: arguments.file,
                 json: arguments.json,
                 html: arguments.html,
-                interval: interval(arguments.from.as_deref(), arguments.to.as_deref())?,
+                interval: interval_of(&arguments.interval)?,
                 confidential: arguments.confidential.confidential,
                 github_summary: match arguments.github_summary {
                     true => Some(github_summary::path_of_step()?),
@@ -422,6 +424,10 @@ impl Target {
     }
 }
 
+fn interval_of(arguments: &IntervalArguments) -> Result<Option<(u64, u64)>, Failure> {
+    interval(arguments.from.as_deref(), arguments.to.as_deref())
+}
+
 /// `--from` and `--to`.
 pub(super) fn interval(
     from: Option<&str>,
@@ -480,8 +486,11 @@ fn session_options(arguments: SamplingArguments, rules: &Rules) -> Result<Sessio
 
 impl ConvertPlan {
     fn new(arguments: ConvertArguments) -> Result<Self, Failure> {
-        let to_stdout = arguments.output == Path::new("-");
-        let format = match arguments.format.as_deref() {
+        let output = arguments.output.output.clone().ok_or_else(|| {
+            Failure::usage("no output is named", "name one: -o run.html, or -o -")
+        })?;
+        let to_stdout = output == Path::new("-");
+        let format = match arguments.output.format.as_deref() {
             Some(name) => Format::named(name)?,
             None if to_stdout => {
                 return Err(Failure::usage(
@@ -489,9 +498,9 @@ impl ConvertPlan {
                     format!("add --format, one of: {}", formats::streamed()),
                 ));
             }
-            None => Format::of_path(&arguments.output)?,
+            None => Format::of_path(&output)?,
         };
-        if arguments.open && to_stdout {
+        if arguments.output.open && to_stdout {
             return Err(Failure::usage(
                 "--open opens a file, and the output is standard output",
                 "name a file: -o run.html --open",
@@ -525,10 +534,11 @@ impl ConvertPlan {
             rules: Rules::read(arguments.attribution.rules.as_deref())?,
             confidential,
             file: arguments.file,
-            output: (!to_stdout).then_some(arguments.output),
-            force: arguments.force,
-            open: arguments.open,
+            output: (!to_stdout).then_some(output),
+            force: arguments.output.force,
+            open: arguments.output.open,
             format,
+            interval: interval_of(&arguments.interval)?,
             gpu_idle: arguments.gpu_idle,
             drawing: Drawing::new(
                 &arguments.drawing,
@@ -562,17 +572,18 @@ fn refuse_open_names(
 impl SnapshotPlan {
     fn new(arguments: SnapshotArguments) -> Result<Self, Failure> {
         let pid = arguments.of.to_str().and_then(|text| text.parse().ok());
-        let names_output = arguments.output.is_some();
-        let format = arguments.format.or_else(|| {
+        let mut output = arguments.output;
+        let names_output = output.output.is_some();
+        if !names_output {
+            // Named when the recording is found.
+            output.output = Some(PathBuf::new());
             let page = Format::Page.extension().to_owned();
-            (!names_output).then_some(page)
-        });
+            output.format.get_or_insert(page);
+        }
         let convert = ConvertPlan::new(ConvertArguments {
             file: arguments.of.clone(),
-            output: arguments.output.unwrap_or_default(),
-            force: arguments.force,
-            open: arguments.open,
-            format,
+            output,
+            interval: arguments.interval,
             threads: None,
             gpu_idle: false,
             attribution: arguments.attribution,
@@ -762,6 +773,8 @@ mod tests {
             "report a.tspy --from 5s --to 4s",
             "report a.tspy --to 0",
             "report a.tspy --from soon",
+            "convert a.tspy -o a.svg --from 5s --to 4s",
+            "snapshot 4242 --from soon",
             "convert a.tspy -o a.html --confidential --source",
             "snapshot 4242 --confidential --source",
             "convert a.tspy -o a.html --confidential=k --editor vim",

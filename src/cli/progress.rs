@@ -33,11 +33,11 @@ impl Progress {
         }
     }
 
-    /// Prints a message above the line.
-    pub(crate) fn note(&self, text: &str) {
+    /// Prints messages above the line.
+    pub(crate) fn above(&self, print: impl FnOnce()) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| messages::note(text)),
-            None => messages::note(text),
+            Some(bar) => bar.suspend(print),
+            None => print(),
         }
     }
 

@@ -26,6 +26,22 @@ pub(crate) struct UnderWay {
     run: RunInfo,
 }
 
+impl UnderWay {
+    /// What messages call it: its name, and who records whom.
+    pub(crate) fn shown(&self) -> String {
+        let data = self.name.metadata().ok();
+        let has_name = data.is_some_and(|data| (data.dev(), data.ino()) == self.identity);
+        let name = match has_name {
+            true => self.name.display().to_string(),
+            false => "the recording".to_owned(),
+        };
+        format!(
+            "{name} (process {}, recorded by process {})",
+            self.run.pid, self.holder
+        )
+    }
+}
+
 /// The recording that `pid` writes, or the one that is of `pid`: of itself, else of the process
 /// nearest above it whose children are sampled with it.
 ///

@@ -170,6 +170,8 @@ named!(
         Compile = "compile",
         /// Interpreter start and imports.
         Startup = "startup",
+        /// Interpreter exit.
+        Shutdown = "shutdown",
         /// Known, and none of the above: locks, I/O, sleep, checkpoints.
         Other = "other",
         /// Not known.

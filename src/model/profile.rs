@@ -191,6 +191,8 @@ pub struct Profile {
     /// End of what there was of a recording that was still being written, CLOCK_MONOTONIC; `None`
     /// if it was complete.
     pub growing_until_ns: Option<u64>,
+    /// Names of the user's own are hashes (`--confidential`).
+    pub is_confidential: bool,
     /// What is missing of the recording (its end, corrupt segments). Empty if nothing.
     pub missing: Vec<String>,
     /// Processes by [`ProcessId`].

@@ -63,6 +63,7 @@ pub(crate) fn row_name(row: SummaryRow) -> &'static str {
         SummaryRow::CpuWait => "waiting for a CPU",
         SummaryRow::Compile => "torch.compile",
         SummaryRow::Startup => "start-up",
+        SummaryRow::Shutdown => "exit",
         SummaryRow::Other => "other",
         SummaryRow::Unclassified => "unclassified",
     }

@@ -12,6 +12,7 @@ pub mod input;
 pub mod modules;
 pub mod operators;
 pub mod processes;
+pub mod steps;
 pub mod threads;
 pub mod waits;
 
@@ -69,6 +70,9 @@ pub const TABLES: &[(&str, Make)] = &[
             collectives::COLLECTIVES,
             &collectives::collectives(p, a, ALL),
         )
+    }),
+    ("steps", |p, a| {
+        Sheet::new(steps::STEPS, &steps::steps(p, a))
     }),
     ("compiled", |_, a| {
         Sheet::new(compile::FUNCTIONS, compile::functions(a))

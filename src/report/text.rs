@@ -168,7 +168,7 @@ fn alone(out: &mut String, profile: &Profile, analysis: &Analysis, by: By) {
             }
             By::Step => {
                 progress::progress(out, profile, process);
-                progress::steps(out, profile, process);
+                progress::steps(out, profile, analysis);
             }
             By::Line => functions::functions(out, profile, analysis, ALL),
             By::Wait => {
@@ -203,12 +203,12 @@ fn nothing_sampled(out: &mut String, run: &RunInfo) {
 /// What a reader must know before trusting the figures.
 fn warnings(out: &mut String, profile: &Profile, analysis: &Analysis) {
     let quality = &analysis.quality;
-    let late = quality.late_ticks as f64 / quality.ticks.max(1) as f64;
-    if quality.own_queue > 0.1 || late > 0.2 {
+    if sampler::is_short_of_cpus(quality) {
         let text = format!(
-            "WARNING: this machine had no CPU to spare: torchspy waited for one {} of the time, and {} of its ticks were late",
+            "WARNING: this machine had no CPU to spare: torchspy waited for one {} of the time, and {} of its samples came late; {}",
             percent(quality.own_queue),
-            percent(late)
+            percent(sampler::late(quality)),
+            sampler::LATE
         );
         sentence(out, "", &text);
     }

@@ -63,6 +63,7 @@ pub fn resolve(recording: &Recording, names: Names) -> Profile {
         end_ns: recording.end_ns,
         whole_ns: None,
         growing_until_ns: recording.growing.then_some(recording.end_ns),
+        is_confidential: false,
         missing: recording.missing.clone(),
         processes,
         threads: tables.threads.values().cloned().collect(),

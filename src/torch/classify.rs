@@ -361,7 +361,9 @@ pub fn at_exit(found: Activity) -> Activity {
 pub fn row(phase: Phase, activity: Activity) -> SummaryRow {
     match (phase, activity) {
         // Another thread holds the lock, whatever this one was about to do.
-        (phase, Activity::GilWait) if !matches!(phase, Phase::Startup | Phase::Compile) => {
+        (phase, Activity::GilWait)
+            if !matches!(phase, Phase::Startup | Phase::Shutdown | Phase::Compile) =>
+        {
             SummaryRow::Python
         }
         (Phase::Input, _) => SummaryRow::Input,
@@ -369,8 +371,9 @@ pub fn row(phase: Phase, activity: Activity) -> SummaryRow {
         (_, activity) if activity.group() == ActivityGroup::Collective => SummaryRow::Communication,
         (_, Activity::CpuWait) => SummaryRow::CpuWait,
         (Phase::Startup, _) => SummaryRow::Startup,
+        (Phase::Shutdown, _) => SummaryRow::Shutdown,
         (Phase::Compile, _) => SummaryRow::Compile,
-        (Phase::Shutdown | Phase::Checkpoint, _) => SummaryRow::Other,
+        (Phase::Checkpoint, _) => SummaryRow::Other,
         (_, Activity::GpuSync | Activity::GpuCopy) => SummaryRow::GpuWait,
         (_, Activity::OmpIdle) => SummaryRow::OmpBarrier,
         (_, Activity::Python) => SummaryRow::Python,

@@ -942,7 +942,7 @@ fn the_end_of_the_interpreter_is_a_phase() {
         ],
     ] {
         assert_eq!(of(S::Running, &frames).0, P::Shutdown, "{frames:?}");
-        assert_eq!(of(S::Running, &frames).2, R::Other, "{frames:?}");
+        assert_eq!(of(S::Running, &frames).2, R::Shutdown, "{frames:?}");
     }
 }
 
@@ -1002,7 +1002,7 @@ fn a_recording_without_training_says_so() {
         }
         assert!(text.contains("too few"), "{text}");
         assert!(
-            !text.contains("100.0 Hz") && !text.contains("100 of 100"),
+            !text.contains("100.0 Hz") && !text.contains("100 samples a second"),
             "{text}"
         );
     }
@@ -1010,7 +1010,7 @@ fn a_recording_without_training_says_so() {
     for text in text(&under(&[engine]), 30) {
         assert!(!text.contains("no training"), "{text}");
         assert!(
-            text.contains("100 of 100 Hz") || text.contains("100.0 Hz of 100"),
+            text.contains("100 samples a second of 100") || text.contains("100.0 Hz of 100"),
             "{text}"
         );
     }

@@ -353,8 +353,8 @@ fn cpus_that_others_take() {
     assert_verdict(&run);
     let next = run.verdict().1.next_step.unwrap();
     assert!(
-        next.starts_with("processes that are not recorded take the CPUs")
-            && next.contains("(0.3 of 2 CPUs used)"),
+        next.starts_with("stop other programs on these CPUs")
+            && next.contains("this run got 0.3 of 2 CPUs"),
         "{next}"
     );
 }

@@ -200,7 +200,7 @@ fn a_single_thread_is_not_told_to_be_fewer() {
     assert_eq!(found, Some(Cause::CpuStarved));
     let next = verdict.next_step.unwrap();
     assert!(
-        next.starts_with("processes that are not recorded take the CPUs"),
+        next.starts_with("stop other programs on these CPUs"),
         "{next}"
     );
 }
@@ -220,8 +220,50 @@ fn barriers_beside_other_programs_count_as_missing_cpus() {
     // Half of what is `Starved` is without a CPU.
     assert!((1.9..2.1).contains(&speedup), "{speedup}");
     let next = verdict.next_step.unwrap();
-    assert!(next.contains("fewer OpenMP threads"), "{next}");
-    assert!(next.contains("20 % of the time"), "{next}");
+    assert!(next.contains("until then OMP_NUM_THREADS=1"), "{next}");
+    // What the bound takes away is in the evidence, all of it.
+    let shown = text(&run.profile());
+    assert!(
+        shown.contains("WHY     without cpu 30 % (≥ 10 %), omp barrier 20 %\n"),
+        "{shown}"
+    );
+    assert!(shown.contains("at most 2.0x"), "{shown}");
+}
+
+/// A run without threads or workers of its own to take away is not told to.
+#[test]
+fn fewer_threads_are_advised_where_there_are_several() {
+    let next = |omp: u64, count: u64| {
+        let run = Run {
+            omp,
+            affinity: Some(1),
+            loads: vec![(100, 0.99)],
+            workers: Workers {
+                count,
+                decode: 10,
+                idle: 90,
+                ..Workers::default()
+            },
+            ..host(&[(Do::Starved, 80), (Do::Gemm, 20)])
+        };
+        let (found, verdict) = cause(&run);
+        assert_eq!(found, Some(Cause::CpuStarved));
+        verdict.next_step.unwrap()
+    };
+    let several = next(4, 2);
+    assert!(
+        several.starts_with("more CPUs, or fewer OpenMP threads (now "),
+        "{several}"
+    );
+    assert!(
+        several.contains(" or DataLoader workers (now 2)"),
+        "{several}"
+    );
+    let none = next(0, 0);
+    assert!(
+        none.starts_with("more CPUs, or fewer processes that share them"),
+        "{none}"
+    );
 }
 
 /// Threads that spin have a CPU, and compute nothing; how many there are is seen, whatever the
@@ -671,7 +713,7 @@ fn programs_of_the_run_that_take_its_cpus_are_named() {
     // Others take more.
     let next = said(0.3);
     assert!(
-        next.starts_with("processes that are not recorded take the CPUs"),
+        next.starts_with("stop other programs on these CPUs"),
         "{next}"
     );
 }

@@ -47,6 +47,9 @@ fn page_at(path: &Path) -> Value {
     head_of_page(&fs::read_to_string(path).unwrap())
 }
 
+/// What a page with data has, and one that only holds its place has not.
+const DATA: &str = "H4sI";
+
 /// Whether a page says at its top that the recording goes on.
 fn is_so_far(head: &Value) -> bool {
     head["verdict"][0][0] == "SO FAR"
@@ -97,14 +100,15 @@ fn a_snapshot_has_what_is_complete_and_says_that_the_rest_is_to_come() {
         target.ready[1].parse().unwrap(),
     ];
     for pid in pids {
-        let report = json(&run(&[
-            "snapshot",
-            &pid.to_string(),
-            "-o",
-            "-",
-            "-f",
-            "json",
-        ]));
+        let made = run(&["snapshot", &pid.to_string(), "-o", "-", "-f", "json"]);
+        let whose = format!(
+            "{file} (process {}, recorded by process {}) is still being recorded",
+            target.pid(),
+            recorder.pid()
+        );
+        assert!(made.stderr.contains(&whose), "{}", made.stderr);
+        assert!(!made.stderr.contains("/proc/"), "{}", made.stderr);
+        let report = json(&made);
         assert_eq!(report["growing"], true, "{report}");
         assert_eq!(report["missing"], Value::Array(Vec::new()), "{report}");
         assert!(report["duration_s"].as_f64().unwrap() > 0.5, "{report}");
@@ -172,6 +176,54 @@ fn what_cannot_be_found_has_a_cause_and_a_hint() {
     );
 }
 
+/// Whoever opens the page before the end finds what it waits for.
+#[test]
+fn the_page_says_that_the_recording_is_under_way_until_there_is_one() {
+    let Some(target) = target() else { return };
+    let options = &["-o", "run.html", "-o", "all.folded"];
+    let how = How {
+        options,
+        ..How::default()
+    };
+    let recorder = Recorder::attach(target.pid(), how);
+    recorder.wait_for_segment();
+    let page = recorder.folder.path().join("run.html");
+    let early = fs::read_to_string(&page).unwrap();
+    let hint = format!("torchspy snapshot {}", target.pid());
+    for says in [
+        "This recording is under way",
+        "options.py",
+        &hint,
+        "torchspy convert run.tspy -o run.html --force",
+    ] {
+        assert!(early.contains(says), "{says}: {early}");
+    }
+    let recorded = recorder.interrupt().expect_success();
+    assert!(!is_so_far(&page_at(&page)));
+    assert_eq!(
+        names(recorded.folder.path()),
+        ["all.folded", "run.html", "run.tspy"]
+    );
+    // An interval of it, in any format.
+    let file = recorded.path();
+    let part = |format: &str| {
+        let words = ["convert", file.to_str().unwrap(), "-o", "-", "-f", format];
+        run(&[&words[..], &["--from", "0.2", "--to", "0.5"]].concat())
+    };
+    let length = json(&part("json"))["duration_s"].as_f64().unwrap();
+    assert!((length - 0.3).abs() < 1e-6, "{length}");
+    for format in ["html", "folded", "speedscope", "svg", "csv"] {
+        assert!(part(format).status.success(), "{format}");
+    }
+    assert_eq!(head_of_page(&part("html").stdout)["part"], true);
+    let words = ["convert", file.to_str().unwrap(), "-o", "x.json"];
+    assert_error(
+        &run(&[&words[..], &["--from", "1h"]].concat()),
+        "nothing was sampled in this interval",
+        &["--from and --to"],
+    );
+}
+
 /// Another torchspy that replaced the page would leave the last one without a name.
 #[test]
 fn outputs_of_a_recording_under_way_are_not_replaced() {
@@ -221,7 +273,7 @@ fn the_page_is_rewritten_while_recording_and_at_the_end() {
     let mut recorder = Recorder::spawn(command, folder);
     let page = recorder.folder.path().join("run.html");
     let content = || fs::read_to_string(&page).unwrap_or_default();
-    wait_until("a first page", || !content().is_empty());
+    wait_until("a first page", || content().contains(DATA));
     let first = page_at(&page);
     assert!(is_so_far(&first), "{first}");
     killpg(Pid::from_raw(recorder.pid()), Signal::SIGINT).unwrap();
@@ -259,7 +311,7 @@ fn a_page_that_somebody_replaced_stays() {
     let mut recorder = Recorder::attach(target.pid(), how);
     let page = recorder.folder.path().join("run.html");
     wait_until("a first page", || {
-        page.metadata().is_ok_and(|data| data.len() > 0)
+        fs::read_to_string(&page).is_ok_and(|text| text.contains(DATA))
     });
     fs::write(recorder.folder.path().join("mine"), "mine").unwrap();
     fs::rename(recorder.folder.path().join("mine"), &page).unwrap();

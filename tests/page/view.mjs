@@ -44,6 +44,7 @@ let page = await frame();
 const stamp = (url) => new URL(url).searchParams.get("v");
 const first = stamp(page.url());
 check((await page.locator("#verdict").innerText()).includes("still being recorded"), "the page does not say that it is a snapshot");
+check((await page.locator("#selected").innerText()).startsWith("all so far"), "what is not there yet is called the whole run");
 await page.evaluate(() => (location.hash = "#sel=0.1,0.6&table=functions"));
 await tab.waitForFunction(() => location.hash.includes("sel=0.1,0.6"));
 await tab.waitForFunction((first) => new URL(document.getElementById("page").contentWindow.location.href).searchParams.get("v") !== first, first);

@@ -188,3 +188,28 @@ fn the_command_prints_a_table_or_says_which_there_are() {
         assert!(named(name).is_some());
     }
 }
+
+#[test]
+fn steps_are_a_table() {
+    let mut run = Run::new("a run", None, &[(Do::Wait, 6), (Do::Launch, 4)]);
+    run.counted = true;
+    run.steps = 30;
+    let (profile, _) = run.verdict();
+    let analysis = analyze(&profile);
+    let steps = csv::render(&named("steps").unwrap()(&profile, &analysis));
+    let mut lines = steps.lines();
+    assert_eq!(lines.next(), Some("step,start_s,ms,uncertain_ms"));
+    let rows: Vec<Vec<f64>> = lines
+        .map(|line| {
+            line.split(',')
+                .map(|field| field.parse().unwrap())
+                .collect()
+        })
+        .collect();
+    assert!(rows.len() > 20, "{steps}");
+    for pair in rows.windows(2) {
+        let end_s = pair[0][1] + pair[0][2] / 1e3;
+        assert!((end_s - pair[1][1]).abs() < 1e-6, "{pair:?}");
+        assert_eq!(pair[0][0] + 1.0, pair[1][0], "{pair:?}");
+    }
+}

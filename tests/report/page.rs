@@ -18,8 +18,9 @@ use torchspy::model::category::Phase;
 use torchspy::model::profile::Profile;
 use torchspy::report::flamegraph::difference::Difference;
 use torchspy::report::json::render_json;
-use torchspy::report::page::{PageOptions, Source, compare, render};
+use torchspy::report::page::{PageOptions, Source, compare, render, under_way};
 use torchspy::report::view::ViewOptions;
+use torchspy::resolve::confidential::Confidential;
 
 /// Two ranks with workers, GPUs and steps.
 fn trained() -> Profile {
@@ -199,6 +200,50 @@ fn an_interval_holds_the_samples_between_its_ends() {
     assert!(part.samples.len() < whole.samples.len());
     let behind = restrict_to(&mut part.clone(), u64::MAX / 2, u64::MAX);
     assert_eq!(behind, Err(WindowError::Empty(part.end_ns - part.start_ns)));
+}
+
+#[test]
+fn a_confidential_page_says_what_is_hashed() {
+    let mut profile = trained();
+    let statements = |profile: &Profile| data(&page(profile)).0["verdict"].clone();
+    let has = |statements: &serde_json::Value| statements.to_string().contains("--confidential");
+    assert!(!has(&statements(&profile)));
+    Confidential::new("key").hide([&mut profile]);
+    let first = &statements(&profile)[0];
+    assert_eq!(first[0], "HASHED");
+    assert!(
+        has(first) && first.to_string().contains("functions, classes"),
+        "{first}"
+    );
+}
+
+/// A page before there is one.
+#[test]
+fn what_holds_the_place_of_a_page_says_so_and_nothing_of_a_name_is_markup() {
+    let mut run = hostile().run;
+    run.pid = 4242;
+    let files = Some(("a&<b>.tspy".to_owned(), "a.html".to_owned()));
+    let text = under_way::render(
+        &run,
+        &under_way::Expected {
+            is_rewritten: false,
+            files,
+        },
+    );
+    for says in [
+        "<h1>This recording is under way</h1>",
+        "(process 4242 on ",
+        " UTC. The page takes this place when the recording ends",
+        "<pre>torchspy snapshot 4242</pre>",
+        "<pre>torchspy convert a&amp;&lt;b>.tspy -o a.html --force</pre>",
+    ] {
+        assert!(text.contains(says), "{says}: {text}");
+    }
+    assert!(
+        !text.contains("<script") && !text.contains("<img"),
+        "{text}"
+    );
+    assert!(!text.contains("http"), "it makes no request: {text}");
 }
 
 /// Names that would be something else as markup, as a formula, as a path or as a text that is read

@@ -116,3 +116,50 @@ fn every_recording_fits_a_screen() {
         assert_fits(&format!("{name}, damaged"), &profile);
     }
 }
+
+fn sampler_of(change: impl FnOnce(&mut torchspy::model::quality::Quality)) -> String {
+    let mut builder = Builder::trainer();
+    builder.ticks(0, 1000, S::Running, &[user("main", 50)]);
+    builder.sideband.quality.ticks = 1000;
+    change(&mut builder.sideband.quality);
+    let profile = builder.profile();
+    let options = TextOptions {
+        detail: Detail::Brief,
+        ..TextOptions::default()
+    };
+    let text = render_summary(&profile, &analyze(&profile), options);
+    text[text.find("SAMPLER").unwrap()..].replace("\n  ", " ")
+}
+
+#[test]
+fn what_the_sampler_did_is_said_with_its_units_and_consequences() {
+    let calm = sampler_of(|quality| {
+        for _ in 0..120 {
+            quality.stops.record(90_000);
+        }
+        quality.target_run_ns = 10_000_000_000;
+    });
+    assert!(
+        calm.contains("SAMPLER 100 samples a second of 100 asked for"),
+        "{calm}"
+    );
+    assert!(
+        calm.contains("stops took 0.1 % of the program's running time, 99 of 100 less than"),
+        "{calm}"
+    );
+    assert!(!calm.contains("WARNING"), "{calm}");
+    // Also in the short report, where it is short of ten percent.
+    let late = sampler_of(|quality| quality.own_queue_ns = 400_000_000);
+    assert!(
+        late.contains("WARNING: torchspy waited for a CPU 4.0 % of the time, so samples came late"),
+        "{late}"
+    );
+    assert!(late.contains("may be some points off"), "{late}");
+    let turns = sampler_of(|quality| quality.skipped_for_turn = 20);
+    assert!(
+        turns.contains(
+            "some threads have fewer samples, since every CPU is taken and they are read in turns"
+        ),
+        "{turns}"
+    );
+}

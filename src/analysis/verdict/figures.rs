@@ -661,7 +661,13 @@ fn part(sample: &ProfileSample, wait: Option<WaitKind>) -> Part {
         Activity::GpuCopy => Part::Copy,
         _ if sample.row == SummaryRow::Communication => Part::Communication,
         Activity::CpuWait => Part::NoCpu,
-        _ if matches!(sample.phase, Phase::Startup | Phase::Checkpoint) => Part::Other,
+        _ if matches!(
+            sample.phase,
+            Phase::Startup | Phase::Shutdown | Phase::Checkpoint
+        ) =>
+        {
+            Part::Other
+        }
         Activity::Python | Activity::GilWait => Part::Python,
         Activity::OmpIdle => Part::Barrier,
         activity => match activity.group() {

@@ -413,10 +413,14 @@ fn input(profile: &Profile, figures: &Figures) -> String {
 fn cpus_used(figures: &Figures) -> String {
     let known = figures.cpus_of_allowed();
     known.map_or(String::new(), |(used, allowed)| {
-        // A quota may be less than a CPU.
-        let decimals = usize::from(allowed.fract() >= 0.05);
-        format!(" ({used:.1} of {allowed:.decimals$} CPUs used)")
+        format!(" ({} used)", cpus_of(used, allowed))
     })
+}
+
+/// `3.0 of 16 CPUs`. A quota may be less than a CPU.
+fn cpus_of(used: f64, allowed: f64) -> String {
+    let decimals = usize::from(allowed.fract() >= 0.05);
+    format!("{used:.1} of {allowed:.decimals$} CPUs")
 }
 
 /// `, and threads lack one 30 % of the time`; empty if they hardly do.
@@ -527,36 +531,30 @@ fn starved(figures: &Figures) -> String {
             "{helpers}{known}: run them before or later, with fewer threads, or on other CPUs"
         );
     }
-    if let Some(wanted) = outside {
-        let barrier = figures.of(Part::Barrier);
-        let fewer = match barrier >= BARRIER {
-            true => format!(
-                "; until then fewer OpenMP threads, OMP_NUM_THREADS=1 for one ({}): {:.0} % of the time goes to waiting for those that \
-                 have no CPU",
-                omp_threads(figures),
-                barrier * 100.0
-            ),
+    if outside.is_some() {
+        let fewer = match figures.of(Part::Barrier) >= BARRIER {
+            true => format!("; until then OMP_NUM_THREADS=1 ({})", omp_threads(figures)),
             false => String::new(),
         };
+        let got = used.map_or(String::new(), |(used, allowed)| {
+            format!(": this run got {}", cpus_of(used, allowed))
+        });
         return format!(
-            "processes that are not recorded take the CPUs: recorded threads want {wanted:.1} while the training thread or its workers wait{known}; \
-             look for them (top), or for a quota of a cgroup above{fewer}"
+            "stop other programs on these CPUs (top lists them), or raise a cgroup's quota{got}{fewer}"
         );
     }
-    let mut now = Vec::new();
-    now.extend(
-        figures
-            .conditions
-            .workers
-            .map(|workers| format!("workers {workers}")),
-    );
-    now.push(omp_threads(figures));
     let more = match figures.conditions.cpu_quota {
         Some(quota) => format!("more than the cgroup's {quota} CPUs"),
         None => "more CPUs".to_owned(),
     };
-    format!(
-        "{more}, or fewer threads that want them: now {}{known}",
-        now.join(", ")
-    )
+    let mut fewer = Vec::new();
+    if figures.omp_threads.is_none_or(|threads| threads > 1) {
+        fewer.push(format!("OpenMP threads (now {})", omp_threads(figures)));
+    }
+    let workers = figures.conditions.workers.filter(|&workers| workers > 0);
+    fewer.extend(workers.map(|workers| format!("DataLoader workers (now {workers})")));
+    if fewer.is_empty() {
+        fewer.push("processes that share them".to_owned());
+    }
+    format!("{more}, or fewer {}{known}", fewer.join(" or "))
 }

@@ -134,6 +134,18 @@ fn is_not(figure: &'static str, value: f64, to: f64) -> Evidence {
     }
 }
 
+/// Another part of what is gained; `None` for less than half a percent, which would be shown as
+/// none.
+fn also(figure: &'static str, value: f64) -> Option<Evidence> {
+    const LEAST: f64 = 0.005;
+    (value >= LEAST).then_some(Evidence {
+        figure,
+        value,
+        at_least: None,
+        at_most: None,
+    })
+}
+
 /// The device's busy share, where it is known.
 fn busy(figures: &Figures) -> Option<f64> {
     figures.device.as_ref()?.busy
@@ -154,10 +166,14 @@ fn busy_during(figures: &Figures, parts: &[Part]) -> Option<f64> {
     }
 }
 
-/// The share of time that is gained without these parts: necessary work of the device is not.
-fn gained(figures: &Figures, parts: &[Part]) -> f64 {
+/// The share of time that is gained without these parts: necessary work of the device is not. What
+/// it holds besides their own shares is added to the evidence.
+fn gained(figures: &Figures, parts: &[Part], evidence: &mut Vec<Evidence>) -> f64 {
+    let own: f64 = parts.iter().map(|part| figures.of(*part)).sum();
     let gained = figures.gained(parts);
-    busy(figures).map_or(gained, |busy| gained.min(1.0 - busy))
+    let gained = busy(figures).map_or(gained, |busy| gained.min(1.0 - busy));
+    evidence.extend(also("without_cpu_meanwhile", gained - own));
+    gained
 }
 
 /// Evidence that the device has spare time during these parts; `None` if it has not, or that is
@@ -356,9 +372,10 @@ fn input(figures: &Figures) -> Option<Finding> {
     } else {
         Cause::InputWork
     };
+    let gain = gained(figures, parts, &mut evidence);
     Some(Finding {
         cause,
-        gain: Some(gained(figures, parts)),
+        gain: Some(gain),
         weight: share,
         parts,
         evidence,
@@ -390,10 +407,12 @@ fn cpu_starved(figures: &Figures) -> Option<Finding> {
     let mut evidence = vec![is("without_cpu", share, NO_CPU)];
     let is_full = full.filter(|&full| full >= CPUS_FULL);
     evidence.extend(is_full.map(|full| is("cpus_used_of_allowed", full, CPUS_FULL)));
+    // An OpenMP thread without a CPU keeps the training thread at its barrier.
+    let barrier = figures.of(Part::Barrier);
+    evidence.extend(also("omp_barrier", barrier));
     Some(Finding {
         cause: Cause::CpuStarved,
-        // An OpenMP thread without a CPU keeps the training thread at its barrier.
-        gain: Some(share + figures.of(Part::Barrier)),
+        gain: Some(share + barrier),
         // A thread without a CPU slows down everything that it does, so it weighs more than its
         // share.
         weight: share + WORTH,
@@ -456,9 +475,10 @@ fn launch(figures: &Figures) -> Option<Finding> {
     };
     let mut all = vec![is("python_and_dispatch", share, HOST)];
     all.extend(evidence);
+    let gain = gained(figures, named, &mut all);
     Some(Finding {
         cause,
-        gain: Some(gained(figures, named)),
+        gain: Some(gain),
         weight,
         parts,
         evidence: all,
@@ -533,9 +553,10 @@ fn barrier(figures: &Figures) -> Option<Finding> {
         }
         _ => Cause::BarrierShort,
     };
+    let gain = gained(figures, parts, &mut evidence);
     Some(Finding {
         cause,
-        gain: Some(gained(figures, parts)),
+        gain: Some(gain),
         weight: share,
         parts,
         evidence,

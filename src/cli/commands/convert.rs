@@ -18,7 +18,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 pub(crate) fn run(plan: &ConvertPlan) -> Result<ExitCode, Failure> {
-    let mut profile = report::open(&plan.file, &plan.regions, &plan.rules)?;
+    run_as(plan, &plan.file.display().to_string())
+}
+
+/// The same of a recording that messages call `shown`.
+pub(super) fn run_as(plan: &ConvertPlan, shown: &str) -> Result<ExitCode, Failure> {
+    let mut profile = report::open(&plan.file, shown, &plan.regions, &plan.rules)?;
     let mut drawing = plan.drawing.clone();
     if let Some(pattern) = &plan.drawing.threads {
         check_threads(&profile, pattern)?;
@@ -36,6 +41,9 @@ pub(crate) fn run(plan: &ConvertPlan) -> Result<ExitCode, Failure> {
             "this recording has no counter tracks of GPUs or host: the table is empty",
         );
         messages::hint("torchspy report run.tspy --csv TABLE prints a table of the report");
+    }
+    if let Some(interval) = plan.interval {
+        report::restrict_to_interval(&mut profile, interval)?;
     }
     if plan.gpu_idle {
         keep_idle(&mut profile)?;

@@ -87,7 +87,10 @@ fn refuse_own_files(plan: &DiffPlan) -> Result<(), Failure> {
 fn open_all(files: &[PathBuf], plan: &DiffPlan) -> Result<Vec<Profile>, Failure> {
     files
         .iter()
-        .map(|file| report::open(file, &plan.regions, &plan.rules))
+        .map(|file| {
+            let shown = file.display().to_string();
+            report::open(file, &shown, &plan.regions, &plan.rules)
+        })
         .collect()
 }
 

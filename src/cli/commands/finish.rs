@@ -25,8 +25,6 @@ pub(crate) struct Finish {
     pub(crate) session: Session,
     pub(crate) sink: RecordingSink,
     pub(crate) outputs: OpenOutputs,
-    /// An output that was asked for is lost already.
-    pub(crate) has_failed: bool,
     /// The page is opened at the end.
     pub(crate) open: bool,
     pub(crate) drawing: Drawing,
@@ -80,15 +78,12 @@ impl Finishing {
 }
 
 impl Finish {
-    fn run(self, saved: &AtomicBool) -> Ended {
+    fn run(mut self, saved: &AtomicBool) -> Ended {
         let mut ended = Ended::default();
-        let mut failures = usize::from(self.has_failed);
+        let mut failures = 0_usize;
         let mut failed = |failure: &Failure| {
             failures += 1;
-            messages::warning(&failure.text());
-            if let Some(hint) = &failure.hint {
-                messages::hint(hint);
-            }
+            messages::failed(failure);
         };
         match self.session.stop() {
             Ok(end) => {
@@ -120,6 +115,10 @@ impl Finish {
                 }
                 ended.is_unreadable = free_threaded::warn(&profile);
                 outputs::hide(self.confidential.as_deref(), [&mut profile]);
+                self.outputs
+                    .begin_pages_again()
+                    .iter()
+                    .for_each(&mut failed);
                 for output in self.outputs.rendered() {
                     if let Err(failure) = write_output(output, &profile, &self.drawing) {
                         failed(&failure);
@@ -132,6 +131,7 @@ impl Finish {
             Err(error) => {
                 let hint = hints::of_input_error(&error);
                 failed(&Failure::new(error).maybe_hint(hint));
+                self.outputs.remove_placeholders();
             }
         }
         for path in self.outputs.written() {

@@ -12,6 +12,7 @@ use crate::cli::{hints, messages, target};
 use crate::model::run::RunInfo;
 use crate::os::launch::{Exit, Running, SuspendedLaunch, reap_orphans};
 use crate::os::signals::{self, Signals};
+use crate::report::page::under_way;
 use crate::resolve::confidential::Confidential;
 use crate::sampling::session::Session;
 use crate::torch::role::rank_of;
@@ -118,19 +119,18 @@ fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, F
         started_wall_ns: run.started_wall_ns,
     };
     target::check_options(&plan.options, run.pid)?;
-    let outputs = OpenOutputs::open(
+    let mut outputs = OpenOutputs::open(
         &plan.outputs,
         plan.beside,
         plan.force,
         Path::new(""),
         &parts,
     )?;
-    match start_session(&plan, run, &outputs) {
+    match start_session(&plan, run, &named, &mut outputs) {
         Ok((session, sink)) => Ok(Finish {
             session,
             sink,
             outputs,
-            has_failed: false,
             open: plan.open,
             drawing: Drawing::clone(&plan.drawing),
             rules: plan.rules,
@@ -143,20 +143,41 @@ fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, F
     }
 }
 
+/// `named` is `run` as pages show it.
 fn start_session(
     plan: &RecordPlan,
     run: &RunInfo,
-    outputs: &OpenOutputs,
+    named: &RunInfo,
+    outputs: &mut OpenOutputs,
 ) -> Result<(Session, RecordingSink), Failure> {
     let file = outputs.recording().map_err(Failure::new)?;
     let sink = RecordingSink::start(file, run).map_err(hints::writing_failure)?;
     let session = Session::start(run.pid, plan.options.clone(), Box::new(sink.clone()))
         .map_err(hints::session_failure)?;
-    if let Err(failure) = outputs.keep_recording() {
+    let kept = outputs.keep_recording();
+    if let Err(failure) = kept.and_then(|()| hold_pages(plan, named, outputs)) {
         let _ = session.stop();
         return Err(failure);
     }
     Ok((session, sink))
+}
+
+/// Whoever opens a page before the end sees that the recording is under way.
+fn hold_pages(plan: &RecordPlan, run: &RunInfo, outputs: &mut OpenOutputs) -> Result<(), Failure> {
+    let name = |path: &Path| {
+        path.file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    };
+    let recording = outputs.named_recording().map(|output| name(&output.path));
+    outputs.hold_pages(|page| {
+        let expected = under_way::Expected {
+            is_rewritten: plan.snapshot.is_some(),
+            files: recording.clone().map(|recording| (recording, name(page))),
+        };
+        under_way::render(run, &expected)
+    })
 }
 
 /// A recording under way.
@@ -282,7 +303,8 @@ impl Recorder {
                 if let Some(program) = &self.program
                     && let Err(error) = signals::forward(signal, program.pid())
                 {
-                    self.note(&format!("warning: {signal} could not be forwarded: {error}"));
+                    let text = format!("{signal} could not be forwarded: {error}");
+                    self.print(|| messages::warning(&text));
                 }
             }
             Action::Suspend => self.suspend(),
@@ -307,17 +329,18 @@ impl Recorder {
             return;
         };
         if let Some(failure) = snapshots.poll(&mut finish.outputs) {
-            self.note(&format!("warning: {}", failure.text()));
-            if let Some(hint) = &failure.hint {
-                self.note(&format!("hint: {hint}"));
-            }
+            self.print(|| messages::failed(&failure));
         }
     }
 
     fn note(&self, text: &str) {
+        self.print(|| messages::note(text));
+    }
+
+    fn print(&self, print: impl FnOnce()) {
         match &self.progress {
-            Some(progress) => progress.note(text),
-            None => messages::note(text),
+            Some(progress) => progress.above(print),
+            None => print(),
         }
     }
 
@@ -341,17 +364,11 @@ impl Recorder {
     }
 
     fn end_recording(&mut self) {
-        let Some(mut finish) = self.sampling.take() else {
+        let Some(finish) = self.sampling.take() else {
             return;
         };
-        if let Some(snapshots) = self.snapshots.take()
-            && let Err(failure) = snapshots.end(&mut finish.outputs)
-        {
-            finish.has_failed = true;
-            messages::warning(&failure.text());
-            if let Some(hint) = &failure.hint {
-                messages::hint(hint);
-            }
+        if let Some(snapshots) = self.snapshots.take() {
+            snapshots.end();
         }
         if let Some(progress) = self.progress.take() {
             progress.finish(&finish.session.progress());

@@ -16,7 +16,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
-    let mut profile = open(&plan.file, &plan.regions, &plan.rules)?;
+    let shown = plan.file.display().to_string();
+    let mut profile = open(&plan.file, &shown, &plan.regions, &plan.rules)?;
     outputs::hide(plan.confidential.as_deref(), [&mut profile]);
     if let Some(range) = plan.steps {
         let (first, last) = restrict(&mut profile, range).map_err(Failure::new)?;
@@ -71,11 +72,15 @@ pub(crate) fn restrict_to_interval(
     Ok(())
 }
 
-/// Reads a recording, with a warning for each thing that it lacks. `regions` are shown as phases in
-/// addition to its own.
-pub(crate) fn open(path: &Path, regions: &[Region], rules: &Rules) -> Result<Profile, Failure> {
-    let shown = path.display().to_string();
-    let profile = outputs::read_profile(path, &shown, regions, rules.set).map_err(cannot_open)?;
+/// Reads a recording, which messages call `shown`, with a warning for each thing that it lacks.
+/// `regions` are shown as phases in addition to its own.
+pub(crate) fn open(
+    path: &Path,
+    shown: &str,
+    regions: &[Region],
+    rules: &Rules,
+) -> Result<Profile, Failure> {
+    let profile = outputs::read_profile(path, shown, regions, rules.set).map_err(cannot_open)?;
     regions::warn_of_unseen(&profile);
     rules.warn_of_unmatched(&profile);
     for missing in &profile.missing {

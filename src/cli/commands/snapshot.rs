@@ -23,20 +23,23 @@ pub(crate) fn run(plan: SnapshotPlan) -> Result<ExitCode, Failure> {
         let extension = format!("snapshot.{}", format.extension());
         name.with_extension(extension)
     };
-    let default = match plan.of {
+    let (default, shown) = match plan.of {
         SnapshotOf::File(path) => {
-            let default = beside(&path);
+            let (default, shown) = (beside(&path), path.display().to_string());
             convert.file = path;
-            default
+            (default, shown)
         }
         SnapshotOf::Process(pid) => {
             let found = under_way::of_process(pid)?;
+            let name = beside(&found.name);
+            let default = PathBuf::from(name.file_name().unwrap_or_default());
+            let shown = found.shown();
             convert.file = found.path;
-            PathBuf::from(beside(&found.name).file_name().unwrap_or_default())
+            (default, shown)
         }
     };
     if !plan.names_output {
         convert.output = Some(default);
     }
-    convert::run(&convert)
+    convert::run_as(&convert, &shown)
 }

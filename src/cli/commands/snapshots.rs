@@ -127,14 +127,12 @@ impl Snapshots {
         }
     }
 
-    /// Ends a snapshot under way, without waiting for its process. Returns an error where the page
-    /// can no longer be written.
-    pub(super) fn end(self, outputs: &mut OpenOutputs) -> Result<(), Failure> {
+    /// Ends a snapshot under way, without waiting for its process.
+    pub(super) fn end(self) {
         if let Some(mut rendering) = self.rendering {
             let _ = rendering.process.kill();
             rendering.page.discard();
         }
-        outputs.begin_page_again()
     }
 }
 

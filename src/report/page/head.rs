@@ -187,7 +187,11 @@ pub(super) fn head(
     Ok(serde_json::to_vec(&head)?)
 }
 
-/// The verdict; before it, that the recording goes on.
+/// What is hashed, and what is not, in a page that others are given.
+const HASHED: &str = "a confidential page (--confidential): names of your own files, functions, classes, modules, threads, arguments, \
+                      hosts and regions are hashes; names of torch, installed packages and the system are kept, and so are all figures";
+
+/// The verdict; before it, that names are hashes, and that the recording goes on.
 fn verdict(profile: &Profile, analysis: &Analysis) -> Vec<(&'static str, String)> {
     let mut statements = verdict_statements(profile, analysis);
     if let Some(text) = so_far(profile) {
@@ -196,6 +200,9 @@ fn verdict(profile: &Profile, analysis: &Analysis) -> Vec<(&'static str, String)
             statements.push(("VERDICT", text));
         }
         statements.insert(0, ("SO FAR", text));
+    }
+    if profile.is_confidential {
+        statements.insert(0, ("HASHED", HASHED.to_owned()));
     }
     statements
 }

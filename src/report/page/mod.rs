@@ -15,6 +15,7 @@
 //! | [`tracks`] | counter tracks, steps, epochs |
 //! | [`head`] | the head |
 //! | [`compare`] | the page of two recordings |
+//! | [`under_way`] | the page before there is anything to show |
 
 mod columns;
 pub mod compare;
@@ -22,6 +23,7 @@ mod head;
 mod samples;
 mod stacks;
 mod tracks;
+pub mod under_way;
 
 use crate::analysis::Analysis;
 use crate::model::profile::Profile;

@@ -105,6 +105,9 @@ pub const PROCESSES: &[Col] = &[
     Col::data(Kind::Points, "share_startup", |row| {
         share(row, SummaryRow::Startup)
     }),
+    Col::data(Kind::Points, "share_shutdown", |row| {
+        share(row, SummaryRow::Shutdown)
+    }),
     Col::data(Kind::Points, "share_other", |row| {
         share(row, SummaryRow::Other)
     }),
@@ -114,9 +117,10 @@ pub const PROCESSES: &[Col] = &[
 ];
 
 /// Rows that text sums.
-const OTHERS: [SummaryRow; 4] = [
+const OTHERS: [SummaryRow; 5] = [
     SummaryRow::Compile,
     SummaryRow::Startup,
+    SummaryRow::Shutdown,
     SummaryRow::Other,
     SummaryRow::Unclassified,
 ];

@@ -1,14 +1,14 @@
 //! Steps: number, lengths, slow ones, and their phases.
 
-use super::format::{
-    column_seconds, count, cut, milliseconds, percent, place, printable, seconds, share_of,
-};
-use super::{WIDTH, line, sentence, wrapped};
-use crate::analysis::progress::{Progress, SlowStep, StepTimes, StepUnit, steps as listed};
+use super::format::{count, cut, milliseconds, percent, place, printable, seconds, share_of};
+use super::{WIDTH, line, sentence, table, wrapped};
+use crate::analysis::Analysis;
+use crate::analysis::progress::{Progress, SlowStep, StepTimes, StepUnit};
 use crate::analysis::summary::ProcessSummary;
 use crate::model::category::Phase;
 use crate::model::profile::{Profile, Role};
 use crate::model::progress::CounterKind;
+use crate::report::tables::steps as rows;
 
 /// Phases below this share of a step are summed.
 const SMALL: f64 = 0.01;
@@ -117,21 +117,11 @@ fn not_counted(out: &mut String, profile: &Profile, process: &ProcessSummary) {
 }
 
 /// Every step that is complete in the recording.
-pub(super) fn steps(out: &mut String, profile: &Profile, process: &ProcessSummary) {
-    let steps = listed(profile, process.process);
-    if steps.is_empty() {
-        return;
-    }
-    out.push_str("\n     step     at s       ms    ± ms\n");
-    for step in steps {
-        let text = format!(
-            "{:>9}{:>9}{:>9}{:>8}",
-            step.number,
-            column_seconds(step.start_ns.saturating_sub(profile.start_ns)),
-            milliseconds(step.end_ns.saturating_sub(step.start_ns) as f64 / 1e6),
-            milliseconds(step.uncertain_ns as f64 / 2e6),
-        );
-        line(out, &text);
+pub(super) fn steps(out: &mut String, profile: &Profile, analysis: &Analysis) {
+    let rows = rows::steps(profile, analysis);
+    if !rows.is_empty() {
+        out.push('\n');
+        table::table(out, rows::STEPS, &rows, rows.len());
     }
 }
 

@@ -23,48 +23,100 @@ pub(super) fn sampler(out: &mut String, profile: &Profile, analysis: &Analysis) 
     }
 }
 
-/// How reliable the figures are, in one or two lines, and what was lost.
+/// From this share of merged stacks on the rest is of no consequence.
+const NEARLY_ALL: f64 = 0.99;
+
+/// How reliable the figures are, what sampling cost, and what was lost.
 pub(super) fn brief(out: &mut String, profile: &Profile, analysis: &Analysis) {
     let quality = &analysis.quality;
-    let training = quality
-        .training_hz
-        .filter(|hz| *hz < 0.95 * quality.rate_hz);
     let mut parts = vec![match has_rate(quality) {
         true => format!(
-            "SAMPLER {:.0} of {:.0} Hz{}",
-            quality.rate_hz,
-            quality.asked_hz,
-            training.map_or(String::new(), |hz| format!(", training threads {hz:.0}"))
+            "SAMPLER {:.0} samples a second of {:.0} asked for",
+            quality.rate_hz, quality.asked_hz
         ),
         false => format!(
-            "SAMPLER {} at {:.0} Hz: too few to measure the rate",
-            counted(quality.ticks, "tick"),
+            "SAMPLER {}, too few to measure the rate ({:.0} a second asked for)",
+            counted(quality.ticks, "sample"),
             quality.asked_hz
         ),
     }];
     if quality.stops > 0 {
         parts.push(format!(
-            "stops {}, p99 {}",
+            "stops took {} of the program's running time, 99 of 100 less than {}",
             fine_percent(quality.stopped_share),
             short_time(quality.stop_us.p99_ns)
         ));
     }
-    if quality.skipped_for_budget > 0 {
-        parts.push(format!("limited by --max-stopped {}", limit(profile)));
-    }
-    if quality.skipped_for_turn > 0 {
-        parts.push("in turns since every CPU is taken".to_owned());
-    }
-    let merged = quality.merged_share;
-    parts.extend(merged.map(|share| format!("merged {}", fine_percent(share))));
+    let merged = quality.merged_share.filter(|&share| share < NEARLY_ALL);
+    parts.extend(merged.map(|share| {
+        let share = fine_percent(share);
+        format!("Python and native frames match in only {share} of stacks")
+    }));
     parts.push("report --full shows every table".to_owned());
     out.push('\n');
     wrapped(out, &parts, "| ");
+    fewer(out, profile, quality);
+    waited(out, quality);
     merge_warning(out, quality);
     harm(out, quality);
     lost(out, profile, quality);
     for missing in &profile.missing {
         sentence(out, "", &format!("MISSING {missing}"));
+    }
+}
+
+/// Why training threads have fewer samples than there were ticks, and what that means.
+fn fewer(out: &mut String, profile: &Profile, quality: &QualitySummary) {
+    const NEARLY: f64 = 0.95;
+    let mut reasons = Vec::new();
+    if quality.skipped_for_turn > 0 {
+        reasons.push("every CPU is taken and they are read in turns".to_owned());
+    }
+    if quality.skipped_for_budget > 0 {
+        let limit = limit(profile);
+        reasons.push(format!(
+            "more stops would take over {limit} % of a thread's time (--max-stopped)"
+        ));
+    }
+    let why = match reasons.is_empty() {
+        true => String::new(),
+        false => format!(", since {}", reasons.join(" and ")),
+    };
+    let few = quality
+        .training_hz
+        .filter(|hz| has_rate(quality) && *hz < NEARLY * quality.rate_hz);
+    let text = match few {
+        Some(hz) => format!(
+            "training threads have {hz:.0} samples a second{why}: the ± of their shares is wider"
+        ),
+        None if reasons.is_empty() => return,
+        None => format!("some threads have fewer samples{why}"),
+    };
+    sentence(out, "  ", &text);
+}
+
+/// Whether the machine had so little to spare for the sampler that a report begins with that.
+pub(super) fn is_short_of_cpus(quality: &QualitySummary) -> bool {
+    quality.own_queue > 0.1 || late(quality) > 0.2
+}
+
+/// Share of ticks that were late.
+pub(super) fn late(quality: &QualitySummary) -> f64 {
+    quality.late_ticks as f64 / quality.ticks.max(1) as f64
+}
+
+/// What late samples do to figures.
+pub(super) const LATE: &str = "shares of what lasts a few ms may be some points off";
+
+/// The sampler's own waits for a CPU, and what they do to figures.
+fn waited(out: &mut String, quality: &QualitySummary) {
+    const WORTH: f64 = 0.01;
+    if quality.own_queue > WORTH && !is_short_of_cpus(quality) {
+        let text = format!(
+            "WARNING: torchspy waited for a CPU {} of the time, so samples came late: {LATE}",
+            percent(quality.own_queue)
+        );
+        sentence(out, "  ", &text);
     }
 }
 
@@ -153,12 +205,6 @@ fn cost(out: &mut String, quality: &QualitySummary) {
         "  torchspy itself: {} of a core",
         percent(quality.own_cpu)
     )];
-    if quality.own_queue > 0.01 {
-        parts.push(format!(
-            "WARNING: it waited for a CPU {} of the time",
-            percent(quality.own_queue)
-        ));
-    }
     if quality.throttled_ns > 0 {
         parts.push(format!(
             "target's cgroup throttled for {}",
@@ -166,6 +212,7 @@ fn cost(out: &mut String, quality: &QualitySummary) {
         ));
     }
     wrapped(out, &parts, "| ");
+    waited(out, quality);
 }
 
 /// A share of merged stacks below this has a systematic cause.

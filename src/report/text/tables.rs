@@ -26,7 +26,11 @@ pub(crate) fn row_label(
 fn is_seldom(row: SummaryRow) -> bool {
     matches!(
         row,
-        SummaryRow::OmpBarrier | SummaryRow::CpuWait | SummaryRow::Compile | SummaryRow::Startup
+        SummaryRow::OmpBarrier
+            | SummaryRow::CpuWait
+            | SummaryRow::Compile
+            | SummaryRow::Startup
+            | SummaryRow::Shutdown
     )
 }
 

@@ -148,6 +148,7 @@ impl Confidential {
             end_ns: _,
             whole_ns: _,
             growing_until_ns: _,
+            is_confidential,
             missing,
             processes,
             threads,
@@ -161,6 +162,7 @@ impl Confidential {
             sideband,
             added_rules: _,
         } = profile;
+        *is_confidential = true;
         for function in functions {
             self.function(function);
         }

@@ -73,6 +73,7 @@ const ROWS: Record<string, string> = {
   cpu_wait: "#e0604c",
   compile: "#a9b84a",
   startup: "#b4b8bd",
+  shutdown: "#94999f",
   other: "#8d99a6",
   unclassified: "#d5d8db",
 };

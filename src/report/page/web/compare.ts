@@ -125,6 +125,9 @@ export class ComparePage {
     byId("command").textContent = `B: ${clean(this.b.head.command, 300)}`;
     byId("facts").textContent = `against A: ${clean(this.a.head.command, 300)}`;
     const list = byId("verdict");
+    for (const [word, says] of this.b.head.verdict) {
+      if (word === "HASHED") list.append(element("dt", {}, word), element("dd", {}, clean(says)));
+    }
     const [headline] = text.split("\n\n");
     list.append(element("dt", {}, "DIFF"), element("dd", { class: "verdict first" }, clean(headline.replaceAll("\n", " "), 600)));
     for (const [at, { what, a, b }] of report.differs.entries()) {

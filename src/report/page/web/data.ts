@@ -128,6 +128,17 @@ export class Data {
   readonly frames: Record<"function" | "line" | "module" | "marks", Uint32Array>;
   readonly spans: Spans[];
 
+  /** What there is if nothing is selected: a recording that goes on is no whole run, nor is an interval of one. */
+  get all(): string {
+    const { growing } = this.head.report;
+    return this.head.part ? "all of this part" : growing ? "all so far" : "whole run";
+  }
+
+  /** The same after a preposition. */
+  get ofAll(): string {
+    return this.all === "whole run" ? "the whole run" : this.all;
+  }
+
   constructor(bytes: Uint8Array) {
     const length = new DataView(bytes.buffer, bytes.byteOffset).getUint32(0, true);
     this.head = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));

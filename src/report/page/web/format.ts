@@ -34,7 +34,7 @@ export function clock(us: number): string {
   return hours ? `${hours}:${two(minutes)}:${two(s % 60)}` : `${minutes}:${two(s % 60)}`;
 }
 
-const WORDS: Record<string, string> = { cpu: "CPU", gil: "GIL", io: "I/O", omp_barrier: "OpenMP barrier", gpu_sync: "GPU", gpu_copy: "copy to or from GPU", startup: "start-up", cpu_wait: "waits for a CPU", omp_idle: "waits at OpenMP barrier" };
+const WORDS: Record<string, string> = { cpu: "CPU", gil: "GIL", io: "I/O", omp_barrier: "OpenMP barrier", gpu_sync: "GPU", gpu_copy: "copy to or from GPU", startup: "start-up", shutdown: "exit", cpu_wait: "waits for a CPU", omp_idle: "waits at OpenMP barrier" };
 
 /** A name of a phase, a wait or an activity, as it is read. */
 export const named = (name: string): string => WORDS[name] ?? name.replaceAll("_", " ");

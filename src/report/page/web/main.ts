@@ -26,6 +26,7 @@ const ROW_TABLES: Record<string, string> = {
   cpu_wait: "waits",
   python: "functions",
   startup: "user_lines",
+  shutdown: "functions",
 };
 
 const encoded = (path: string): string => path.split("/").map(encodeURIComponent).join("/");
@@ -267,11 +268,12 @@ class Page {
     const chosen = selection ?? { from: 0, to: all };
     byId("selected").textContent = selection
       ? `${(selection.from / 1e6).toFixed(3)} to ${(selection.to / 1e6).toFixed(3)} s (${duration(selection.to - selection.from)})`
-      : `whole run (${duration(all)})`;
+      : `${this.data.all} (${duration(all)})`;
     byId<HTMLButtonElement>("clear").hidden = !selection;
     byId<HTMLInputElement>("from").value = (chosen.from / 1e6).toFixed(3);
     byId<HTMLInputElement>("to").value = (chosen.to / 1e6).toFixed(3);
     byId("whole-note").hidden = !selection;
+    byId("whole-note").textContent = `The verdict is of ${this.data.ofAll}.`;
   }
 
   private link(file: string, line: number): string | null {
@@ -616,7 +618,7 @@ class Page {
     byId("only-clear").addEventListener("click", () => this.only(""));
     const tables = byId<HTMLSelectElement>("table-select");
     const list = this.tableList();
-    for (const [title, whole] of [["of the selection", false], ["of the whole run", true]] as const) {
+    for (const [title, whole] of [["of the selection", false], [`of ${this.data.ofAll}`, true]] as const) {
       const those = list.filter((table) => table.whole === whole);
       if (!those.length) continue;
       tables.append(element("optgroup", { label: title }, ...those.map((table) => element("option", { value: table.id }, table.title))));

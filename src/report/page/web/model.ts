@@ -625,10 +625,11 @@ export function wholeTables(data: Data): Table[] {
       if (kind === "place") return { file: String(list[0]), line: list[1] };
       return { share: list[0], low: list[1], high: list[2], samples: list[3] };
     };
+    const more = sheet.more ? `The first ${sheet.rows.length} rows of ${sheet.rows.length + sheet.more}; torchspy report --csv ${sheet.name} prints all.` : "";
     return {
       id: sheet.name,
       title: TITLES[sheet.name] ?? sheet.name,
-      note: sheet.more ? `The first ${sheet.rows.length} rows of ${sheet.rows.length + sheet.more}; torchspy report --csv ${sheet.name} prints all.` : "",
+      note: `Of ${data.ofAll}. ${more}`,
       columns: sheet.columns.map(([key, kind]) => ({ key, label: key.replaceAll("_", " "), kind: kind as Kind })),
       rows: sheet.rows.map((row) => row.map((value, at) => cell(value, sheet.columns[at][1]))),
       whole: true,

@@ -67,7 +67,7 @@ export class TableView {
       return element("th", { scope: "col", class: NUMBERS.has(column.kind) ? "number" : "", "aria-sort": order }, sorter);
     });
     this.root.replaceChildren(
-      element("p", { class: "dim note" }, `${table.whole ? "Of the whole run. " : ""}${table.note}`),
+      element("p", { class: "dim note" }, table.note),
       element("div", { class: "tools" }, filter, button("Copy CSV", () => csv(table, this.rows())), button("Copy Markdown", () => markdown(table, this.rows())), count, said),
       element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": table.title }, element("table", {}, element("thead", {}, element("tr", {}, ...heads)), body)),
       more,
