@@ -83,6 +83,7 @@ fn a_torch_process_at_known_places() {
         (nix::libc::SYS_clock_nanosleep, 4),
         (nix::libc::SYS_poll, 1),
     ]);
+    target.wait_until_still();
     let stacks = compare_with_gdb(&target);
     let deepest = stacks.iter().map(|(_, frames)| frames.len()).max().unwrap();
     println!("{} threads, {deepest} frames at most", stacks.len());

@@ -147,6 +147,15 @@ impl Target {
         }
     }
 
+    /// Waits until no thread runs: those of an OpenMP pool spin for a while before they sleep.
+    pub fn wait_until_still(&self) {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
+        while self.tids().into_iter().any(|tid| self.is_running(tid)) {
+            assert!(std::time::Instant::now() < deadline, "still running");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
     /// Whether a thread runs or waits for a processor.
     pub fn is_running(&self, tid: i32) -> bool {
         let text = std::fs::read_to_string(format!("/proc/{}/task/{tid}/stat", self.pid))
