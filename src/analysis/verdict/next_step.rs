@@ -132,7 +132,7 @@ pub fn after_it(cause: Cause, figures: &Figures) -> String {
     const NEARLY: f64 = 0.7;
     match figures.workers_limit(cause).filter(|&work| work >= NEARLY) {
         Some(work) => format!(
-            "; batches come next: workers make them for {:.0} % of the time",
+            "; batches come next: workers make them for {:.0} % of their time",
             work * 100.0
         ),
         None => String::new(),
@@ -419,11 +419,11 @@ fn cpus_used(figures: &Figures) -> String {
     })
 }
 
-/// `, and threads lack one 30 % of the time`; empty if they hardly do.
+/// `, and threads lack one 30 % of the time that they want it`; empty if they hardly do.
 fn lacks(figures: &Figures) -> String {
     match figures.cpus.lacking >= NO_CPU {
         true => format!(
-            ", and threads lack one {:.0} % of the time",
+            ", and threads lack one {:.0} % of the time that they want it",
             figures.cpus.lacking * 100.0
         ),
         false => String::new(),
@@ -531,7 +531,7 @@ fn starved(figures: &Figures) -> String {
         let barrier = figures.of(Part::Barrier);
         let fewer = match barrier >= BARRIER {
             true => format!(
-                "; until then fewer OpenMP threads, OMP_NUM_THREADS=1 for one ({}): {:.0} % of the time goes to waiting for those that \
+                "; until then fewer OpenMP threads, OMP_NUM_THREADS=1 for one ({}): {:.0} % of the time after start-up goes to waiting for those that \
                  have no CPU",
                 omp_threads(figures),
                 barrier * 100.0
