@@ -372,13 +372,15 @@ fn host_shares(figures: &Figures) -> String {
 }
 
 fn bound_text(bound: &Bound) -> String {
-    let steps = bound.step_ns.map_or(String::new(), |(now, then)| {
-        format!(
+    let steps = match bound.step_ns {
+        Some((now, then)) => format!(
             " ({} -> {} ms/step)",
             milliseconds(now / 1e6),
             milliseconds(then / 1e6)
-        )
-    });
+        ),
+        None if bound.of_more => " over all time after start-up, not of each step".to_owned(),
+        None => String::new(),
+    };
     format!(
         "with {}: at most {:.1}x{steps}",
         bound.without, bound.speedup
