@@ -24,7 +24,6 @@
 //! | [`energy`] | energy of devices, by run, rank, epoch, step and phase |
 //! | [`verdict`] | what the run is bound by |
 //! | [`quality`] | how good the samples are, and what they cost |
-//! | [`rounding`] | percentages that add up |
 //! | [`diff`] | what differs between two runs, beyond noise |
 
 #![allow(
@@ -52,7 +51,6 @@ mod nets;
 pub mod operators;
 pub mod progress;
 pub mod quality;
-pub mod rounding;
 pub mod slow_rank;
 pub mod summary;
 pub mod threads;

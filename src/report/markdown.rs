@@ -9,7 +9,6 @@ use super::text::table::cell;
 use super::text::{Detail, TextOptions, WIDTH, render_summary, row_label, verdict_line};
 use crate::analysis::Analysis;
 use crate::analysis::intervals::Share;
-use crate::analysis::rounding::per_mille;
 use crate::analysis::summary::ProcessSummary;
 use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
@@ -28,7 +27,7 @@ const SMALL: f64 = 0.01;
 type TimeRow = (&'static str, u64, Share);
 const TIME: &[Column<TimeRow>] = &[
     Column::new(Kind::Seconds, "s", "s", |row| seconds(row.1).into()),
-    Column::new(Kind::Share, "share", "%", |row| row.2.into()),
+    Column::new(Kind::Share, "share", "% of all", |row| row.2.into()),
     Column::words("host time of the training thread", |row| row.0.into()),
 ];
 
@@ -93,20 +92,12 @@ fn report(text: &str, out: &mut Vec<u8>) -> io::Result<()> {
     writeln!(out, "{fence}text\n{text}{fence}\n\n</details>")
 }
 
-/// Rows that are not small, rounded together as in the text.
+/// Rows that are not small.
 fn times(profile: &Profile, process: &ProcessSummary) -> Vec<TimeRow> {
-    let parts: Vec<u64> = process.rows.iter().map(|&(_, ns, _)| ns).collect();
-    let rows = process.rows.iter().zip(per_mille(&parts));
-    let rows = rows.filter(|((.., share), _)| share.value >= SMALL);
-    rows.map(|(&(row, ns, share), rounded)| {
-        let value = f64::from(rounded) / 1000.0;
-        (
-            row_label(row, profile, process),
-            ns,
-            Share { value, ..share },
-        )
-    })
-    .collect()
+    let rows = process.rows.iter();
+    let rows = rows.filter(|(.., share)| share.value >= SMALL);
+    rows.map(|&(row, ns, share)| (row_label(row, profile, process), ns, share))
+        .collect()
 }
 
 /// The columns that text has, with a row of headings; nothing without rows.

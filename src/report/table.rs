@@ -145,6 +145,13 @@ impl<R> Column<R> {
         Self::new(Kind::Text, "", label, value).only(In::Text)
     }
 
+    /// Sets the heading.
+    #[must_use]
+    pub const fn named(mut self, label: &'static str) -> Self {
+        self.label = label;
+        self
+    }
+
     /// Sets the width.
     #[must_use]
     pub const fn width(mut self, width: usize) -> Self {

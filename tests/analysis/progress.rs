@@ -6,7 +6,7 @@ use serde_json::Value;
 use torchspy::analysis::analyze;
 use torchspy::analysis::diff;
 use torchspy::analysis::diff::steps::units_of;
-use torchspy::analysis::progress::window::{StepRange, WindowError, restrict};
+use torchspy::analysis::progress::window::{StepRange, WindowError, restrict, restrict_to};
 use torchspy::analysis::progress::{Progress, StepUnit, steps};
 use torchspy::model::category::Phase;
 use torchspy::model::ids::{CounterId, ProcessId, ThreadId};
@@ -15,7 +15,7 @@ use torchspy::model::progress::{Condition, CounterInfo, CounterKind, ProgressPoi
 use torchspy::model::sample::Capture;
 use torchspy::report::json::render_json;
 use torchspy::report::text::diff::render_diff;
-use torchspy::report::text::{TextOptions, render_summary};
+use torchspy::report::text::{Detail, TextOptions, render_summary};
 
 /// A training run whose counters are read in the middle of every tick.
 struct Run {
@@ -522,20 +522,104 @@ fn a_slow_step_says_what_it_did() {
     assert!(text.contains(line), "{text}");
 }
 
-#[test]
-fn slow_steps_at_the_start_are_warm_up() {
+/// So many steps, the first of them slow.
+fn slow_at_the_start(steps: usize, slow: usize) -> Profile {
     let mut run = Run::new();
     let (optimizer, loader) = (run.optimizer(), run.loader("Photos"));
-    for step in 0..40 {
-        if step < 4 {
+    for step in 0..steps {
+        if step < slow {
             run.ticks(40, &forward(), &[loader, optimizer]);
         }
         run.batch(loader, optimizer, true, 1);
     }
-    let progress = progress(&run.profile());
-    assert_eq!(progress.steps, 40);
-    assert_eq!(progress.warm_up.steps, 4, "{progress:?}");
-    assert_eq!(progress.times.unwrap().mean_ns, 180e6);
+    run.profile()
+}
+
+#[test]
+fn slow_steps_at_the_start_are_warm_up() {
+    let profile = slow_at_the_start(40, 4);
+    let known = progress(&profile);
+    assert_eq!(known.steps, 40);
+    assert_eq!(known.warm_up.steps, 4, "{known:?}");
+    assert_eq!(known.times.unwrap().mean_ns, 180e6);
+    let out = &json(&profile)["progress"]["left_out"];
+    let wanted = serde_json::json!({
+        "unseen": 1, "start": 3, "start_seconds": 1.74, "compiles": false, "between_passes": 0,
+    });
+    assert_eq!(*out, wanted);
+    let analysis = analyze(&profile);
+    let text = render_summary(&profile, &analysis, TextOptions::default());
+    let all = "times are of 36 steps: all but 1 whose start was not seen, 3 slow ones at the";
+    assert!(text.contains(all), "{text}");
+    // The short report says it, too.
+    let brief = TextOptions {
+        detail: Detail::Brief,
+        ..TextOptions::default()
+    };
+    let text = render_summary(&profile, &analysis, brief);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains(" ms of 36 without 3 slow ones at the start (1.7 s) |"),
+        "{text}"
+    );
+}
+
+/// As on a machine that is busy with other programs for a while.
+#[test]
+fn a_long_slow_start_is_no_warm_up() {
+    let known = progress(&slow_at_the_start(63, 14));
+    assert_eq!(known.left_out.start, 0, "{known:?}");
+    let times = known.times.unwrap();
+    let mean_ns = (62.0 * 180e6 + 13.0 * 400e6) / 62.0;
+    assert_eq!((times.steps, times.mean_ns), (62, mean_ns));
+}
+
+#[test]
+fn a_part_of_a_run_has_no_slow_start() {
+    let mut run = Run::new();
+    let (optimizer, loader) = (run.optimizer(), run.loader("Photos"));
+    for step in 0..60 {
+        if (20..23).contains(&step) {
+            run.ticks(40, &forward(), &[loader, optimizer]);
+        }
+        run.batch(loader, optimizer, true, 1);
+    }
+    let mut profile = run.profile();
+    // In the last step before the slow ones.
+    restrict_to(&mut profile, 19 * 180_000_000 + 50_000_000, u64::MAX / 2).unwrap();
+    let known = progress(&profile);
+    assert_eq!(known.left_out.start, 0, "{known:?}");
+    assert_eq!(known.times.unwrap().steps, known.steps - 1);
+}
+
+/// The speedup is of all time after start-up, and steps that are half of it need not gain as much.
+#[test]
+fn a_bound_gives_steps_only_if_they_are_nearly_all_of_the_time() {
+    let bound = |more: u64| {
+        let mut run = Run::new();
+        let (optimizer, loader) = (run.optimizer(), run.loader("Photos"));
+        for _ in 0..40 {
+            run.ticks(20, &input(), &[loader, optimizer]);
+            run.batch(loader, optimizer, true, 1);
+        }
+        run.ticks(more, &input(), &[loader, optimizer]);
+        let profile = run.profile();
+        let analysis = analyze(&profile);
+        let text = render_summary(&profile, &analysis, TextOptions::default());
+        (analysis.verdict.and_then(|verdict| verdict.bound), text)
+    };
+    let (all, text) = bound(0);
+    let (now_ns, then_ns) = all.and_then(|bound| bound.step_ns).unwrap();
+    assert_eq!(now_ns, 380e6);
+    assert!((now_ns / then_ns - all.unwrap().speedup).abs() < 1e-9);
+    assert!(text.contains("(380 -> "), "{text}");
+    let (some, text) = bound(1000);
+    assert_eq!(some.and_then(|bound| bound.step_ns), None);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("x over all time after start-up, not of each step"),
+        "{text}"
+    );
 }
 
 #[test]

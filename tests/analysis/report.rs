@@ -129,6 +129,39 @@ fn analyzed(builder: Builder) -> (Profile, Analysis) {
     (profile, analysis)
 }
 
+/// As the page does, and as anybody does with the figures of JSON.
+#[test]
+fn each_share_is_rounded_by_itself_and_a_place_is_whole() {
+    let mut builder = Builder::trainer();
+    let file = "/home/u/a_long_named_script.py".to_owned();
+    let line = F::Py(file, "main".to_owned(), 7);
+    for (module, function) in [
+        ("/torch/lib/libtorch_cpu.so", "at::native::add_kernel"),
+        ("/lib/libpython3.so", "PyObject_Call"),
+        (
+            "/torch/lib/libtorch_cpu.so",
+            "dnnl::impl::cpu::x64::brgemm_convolution_fwd_t::execute",
+        ),
+    ] {
+        builder.ticks(
+            0,
+            100,
+            S::Running,
+            &[line.clone(), native(module, function)],
+        );
+    }
+    let profile = builder.profile();
+    let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
+    let cells = text.lines().skip_while(|line| !line.starts_with("PHASE x"));
+    let row = cells.skip(2).find(|line| line.contains("100.0")).unwrap();
+    assert_eq!(row.matches(" 33.3").count(), 3, "{text}");
+    assert!(!text.contains("33.4"), "{text}");
+    assert!(
+        text.contains("  most at a_long_named_script.py:7\n"),
+        "{text}"
+    );
+}
+
 #[test]
 fn text_of_one_trainer() {
     let mut builder = training_run();

@@ -99,9 +99,10 @@ fn input_bound_by_decoding_asks_for_workers() {
     assert!(next.contains(" % of their work is at "), "{next}");
     let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
     for line in [
-        "VERDICT input-bound, batch work (high). Training thread waits for data 60 %",
+        "VERDICT input-bound, batch work (high). Training thread waits for data 60 % ±2",
+        "        of the time after start-up",
         "        at train.py:88 in main",
-        "WHY     input 60 % (≥ 15 %), gpu busy meanwhile 30 % (≤ 85 %);",
+        "WHY     input 60 % after start-up (≥ 15 %), gpu busy meanwhile 30 % (≤ 85 %);",
         "NEXT    workers 2 -> 5",
         "BOUND   with free input: at most 2.5x",
     ] {
@@ -174,7 +175,7 @@ fn bounds_leave_workers_their_time() {
     let bound = verdict.bound.unwrap();
     assert!((1.09..=1.13).contains(&bound.speedup), "{bound:?}");
     let next = verdict.next_step.unwrap();
-    let words = "batches come next: workers make them for 90 % of the time";
+    let words = "batches come next: workers make them for 90 % of their time";
     assert!(next.contains(words), "{next}");
 }
 

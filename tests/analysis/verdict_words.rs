@@ -164,8 +164,8 @@ fn without_one_cause_the_two_largest_have_a_next_step() {
     assert_eq!(costs, ["torch.compile at work", "dispatch of operators"]);
     let shown = text(&run.profile());
     for line in [
-        "NEXT    1. torch.compile at work, 60 %: ",
-        "        2. dispatch of operators, 25 %: ",
+        "NEXT    1. torch.compile at work, 60 % after start-up: ",
+        "        2. dispatch of operators, 25 % after start-up: ",
         "BOUND   without torch.compile at work: at most 2.5x",
         "torch.compile at work 60 %",
     ] {
@@ -656,7 +656,7 @@ fn a_crowded_run_is_not_told_to_use_more_cpus() {
     let next = verdict.next_step.unwrap();
     assert!(
         next.starts_with(
-            "0.8 of 4.0 CPUs compute, and threads lack one 13 % of the time (1 OpenMP"
+            "0.8 of 4.0 CPUs compute, and threads lack one 13 % of the time that they want it (1 OpenMP"
         ),
         "{next}"
     );
@@ -734,5 +734,8 @@ fn workers_without_work_end_their_sentence() {
         ..host(&[(Do::Wait, 70), (Do::Gemm, 30)])
     };
     let shown = text(&run.profile());
-    assert!(shown.contains("; workers 3 % busy\n"), "{shown}");
+    assert!(
+        shown.contains("; workers busy 3 % of their time\n"),
+        "{shown}"
+    );
 }

@@ -116,6 +116,12 @@ async function reads() {
   await frames(tab);
   await isOf(tab, report, "typed");
   check(await tab.locator("#whole-note").isVisible(), "nothing says that the verdict is of the whole run");
+  if (report.progress) {
+    const cards = await text(tab, "#cards");
+    const [, steps] = /steps\s+([\d,]+)\s+in the selection/.exec(cards) ?? [];
+    check(Math.abs(Number(steps?.replace(",", "")) - report.progress.steps) <= 1, `the cards are not of the selection: ${cards}`);
+    check(/^(Times are of|No step lies)/.test(await text(tab, "#cards-note")), "nothing says which steps the times are of");
+  }
   const verdict = await text(tab, "#verdict");
 
   // The same interval, zoomed to and drawn over with the brush: from the middle to one end, then its other end to the other.

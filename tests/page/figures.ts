@@ -97,6 +97,19 @@ function compare(view: View, report: any, exact: boolean): void {
   });
 }
 
+/** Steps of an interval: at its ends a step may count in one of the two only. */
+function pace(view: View, report: any): void {
+  const { progress } = report;
+  if (!progress) return;
+  const { steps, lengths } = view.pace();
+  near("steps", steps, progress.steps, 1);
+  if (!progress.step_ms) return;
+  const mean = lengths.reduce((sum, length) => sum + length, 0) / lengths.length / 1e3;
+  const apart = progress.step_ms.max === null ? progress.step_ms.mean : progress.step_ms.max - Math.min(...lengths) / 1e3;
+  near("timed steps", lengths.length, progress.step_ms.steps, 2);
+  near("mean step", mean, progress.step_ms.mean, lengths.length === progress.step_ms.steps ? 0.002 : (2 * apart) / lengths.length);
+}
+
 async function main(): Promise<void> {
   const [page, report, from, to, part] = process.argv.slice(2);
   const html: string = readFileSync(page, "utf8");
@@ -107,7 +120,10 @@ async function main(): Promise<void> {
   if (JSON.stringify(data.head.report) !== JSON.stringify(whole)) wrong.push("the report in the page is another than --json prints");
   if (part) {
     const range = { from: Number(from) * 1e6, to: Number(to) * 1e6 };
-    compare(new View(new Selection(data, range), primary), JSON.parse(readFileSync(part, "utf8")), false);
+    const selected = new View(new Selection(data, range), primary);
+    const reported = JSON.parse(readFileSync(part, "utf8"));
+    compare(selected, reported, false);
+    pace(selected, reported);
   }
   if (wrong.length) {
     console.error(`error: ${wrong.length} of ${compared} figures differ:\n  ${wrong.slice(0, 20).join("\n  ")}`);

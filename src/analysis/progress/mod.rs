@@ -48,6 +48,35 @@ pub struct WarmUp {
     pub ns: u64,
 }
 
+/// Why the length of a step is not among those that [`StepTimes`] is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// A pass over the data began in it: it has what lies between two passes.
+    NewPass,
+    /// It is one of the first of the program, which are slow.
+    SlowStart,
+    /// torch.compile was at work in it, or is in a later one of the first half.
+    Compile,
+}
+
+/// Steps that [`StepTimes`] does not include, by reason.
+#[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// Steps whose start was not seen: those before the first end that was read.
+    pub unseen: u64,
+    /// Slow steps at the start of the program, and those up to the last in which torch.compile was
+    /// at work.
+    pub start: u64,
+    /// Time of these.
+    #[serde(rename = "start_seconds", serialize_with = "seconds::serialize")]
+    #[schemars(with = "f64")]
+    pub start_ns: u64,
+    /// Whether torch.compile was at work in them.
+    pub compiles: bool,
+    /// Steps in which a pass over the data began.
+    pub between_passes: u64,
+}
+
 /// Lengths of steps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepTimes {
@@ -148,6 +177,8 @@ pub struct Progress {
     pub batch_size: Option<u64>,
     /// Excluded from the fields below.
     pub warm_up: WarmUp,
+    /// Steps that `times` does not include.
+    pub left_out: LeftOut,
     /// Lengths of steps.
     pub times: Option<StepTimes>,
     /// Steps' time by phase, descending.
@@ -236,6 +267,7 @@ pub fn progress(
         batches,
         batch_size,
         warm_up: timed.warm_up,
+        left_out: timed.left_out,
         phases: timed.phases,
         collectives_elsewhere: timed.collectives_elsewhere,
         slow: timed.slow,
@@ -255,6 +287,19 @@ pub fn epochs(profile: &Profile, process: ProcessId) -> Vec<(u64, u64)> {
         }
         _ => Vec::new(),
     }
+}
+
+/// The steps of a process, as [`steps`] lists them, each with the reason why it is not timed.
+/// `samples` are those of the training thread.
+pub fn timed_steps(
+    profile: &Profile,
+    process: ProcessId,
+    samples: &[&ProfileSample],
+) -> Vec<(Step, Option<Why>)> {
+    series::count(profile, process).map_or(Vec::new(), |counted| {
+        let passes = passes::passes(profile, process, &counted);
+        times::chosen(profile, &counted, &passes, samples)
+    })
 }
 
 /// Passes of a process that evaluated, by start, each until the end of its last batch's forward;

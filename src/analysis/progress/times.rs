@@ -2,7 +2,7 @@
 
 use super::passes::Pass;
 use super::series::{Counted, Step, begins_with_program, listed, thread_samples};
-use super::{PhaseTime, SlowStep, Spread, StepTimes, WarmUp};
+use super::{LeftOut, PhaseTime, SlowStep, Spread, StepTimes, WarmUp, Why};
 use crate::analysis::functions::user_lines;
 use crate::analysis::intervals::{Share, Shares};
 use crate::model::category::{Phase, SummaryRow};
@@ -10,9 +10,12 @@ use crate::model::profile::{Profile, ProfileSample};
 
 /// Minimum length of a step in ticks for its length to be reported.
 const TICKS_A_STEP: f64 = 5.0;
-/// Maximum number of steps at the start that count as warm-up because they are slow: a quarter of
-/// all, and no more than this.
-const MOST_SLOW: usize = 20;
+/// A slow start that is longer than this many steps is no warm-up. What a program does once (memory
+/// of allocators, plans of cuDNN and oneDNN, connections of NCCL, the buckets of DDP) is done by
+/// its first steps; a machine that is busy with other programs makes many steps slow.
+const MOST_SLOW: usize = 5;
+/// The same as a part of all steps: a tenth, rounded up.
+const SLOW_OF_STEPS: usize = 10;
 /// A step at the start counts as slow from this multiple of the usual length on.
 const SLOW_START: f64 = 1.5;
 /// If `torch.compile` takes at least this share of a step, all steps up to it are warm-up.
@@ -27,6 +30,7 @@ type ByPhase = [u64; Phase::ALL.len()];
 #[derive(Default)]
 pub(super) struct Timed {
     pub(super) warm_up: WarmUp,
+    pub(super) left_out: LeftOut,
     pub(super) times: Option<StepTimes>,
     pub(super) phases: Vec<PhaseTime>,
     pub(super) collectives_elsewhere: Share,
@@ -48,48 +52,93 @@ pub(super) fn timed(
             own.as_slice()
         }
     };
-    let all = listed(counted);
-    let mut starts: Vec<u64> = passes.iter().map(|pass| pass.start_ns).collect();
-    starts.sort_unstable();
-    let between = |step: &&Step| {
-        let next = starts.partition_point(|&start| start <= step.start_ns);
-        starts.get(next).is_none_or(|&start| start > step.end_ns)
-    };
-    let inside: Vec<Step> = all.iter().filter(between).copied().collect();
-    // If every step is a pass of its own, the time between passes belongs to the steps.
-    let steps = if inside.len() * 2 >= all.len() {
-        inside
-    } else {
-        all
-    };
+    let all = chosen(profile, counted, passes, samples);
+    let is_timed = |chosen: &&(Step, Option<Why>)| chosen.1.is_none();
+    let steps: Vec<Step> = all.iter().filter(is_timed).map(|&(step, _)| step).collect();
     let phases = phases_of_steps(&steps, samples);
-    let warm = warm_up_steps(&steps, &phases);
+    let left_out = left_out(counted, &all);
     let first_ns = samples
         .first()
         .map_or(profile.start_ns, |sample| sample.start_ns);
-    let warm_up = match steps.get(warm) {
-        Some(step) => WarmUp {
+    let warm_up = match steps.first() {
+        Some(step) if begins_with_program(profile) || left_out.start > 0 => WarmUp {
             steps: step.number - 1,
             ns: step.start_ns.saturating_sub(first_ns),
         },
-        None => WarmUp::default(),
+        _ => WarmUp::default(),
     };
-    let (steps, phases) = (
-        steps.get(warm..).unwrap_or(&[]),
-        phases.get(warm..).unwrap_or(&[]),
-    );
     let tick_ns = 1e9 / profile.run.rate_hz.max(1e-3);
-    let (phase_times, collectives_elsewhere) = phase_times(steps, samples);
+    let (phase_times, collectives_elsewhere) = phase_times(&steps, samples);
     Timed {
-        warm_up: match begins_with_program(profile) || warm > 0 {
-            true => warm_up,
-            false => WarmUp::default(),
-        },
-        times: step_times(steps, tick_ns),
+        warm_up,
+        left_out,
+        times: step_times(&steps, tick_ns),
         phases: phase_times,
         collectives_elsewhere,
-        slow: slow_steps(profile, steps, phases, samples, tick_ns),
+        slow: slow_steps(profile, &steps, &phases, samples, tick_ns),
     }
+}
+
+/// The listed steps, each with the reason why its length is not among the times.
+pub(super) fn chosen(
+    profile: &Profile,
+    counted: &Counted,
+    passes: &[Pass],
+    samples: &[&ProfileSample],
+) -> Vec<(Step, Option<Why>)> {
+    let all = listed(counted);
+    let mut starts: Vec<u64> = passes.iter().map(|pass| pass.start_ns).collect();
+    starts.sort_unstable();
+    let has_new_pass = |step: &Step| {
+        let next = starts.partition_point(|&start| start <= step.start_ns);
+        starts.get(next).is_some_and(|&start| start <= step.end_ns)
+    };
+    let inside: Vec<Step> = all
+        .iter()
+        .filter(|step| !has_new_pass(step))
+        .copied()
+        .collect();
+    // If every step is a pass of its own, the time between passes belongs to the steps.
+    let leaves_out = inside.len() * 2 >= all.len();
+    let steps = if leaves_out { &inside } else { &all };
+    let compiles = compiles_until(&phases_of_steps(steps, samples));
+    // Later, slow steps are no start: a part of a recording begins anywhere.
+    let slow = match begins_with_program(profile) {
+        true => slow_start(steps),
+        false => 0,
+    };
+    let why = match compiles >= slow {
+        true => Why::Compile,
+        false => Why::SlowStart,
+    };
+    let warm = slow.max(compiles);
+    let until = warm.checked_sub(1).and_then(|last| steps.get(last));
+    let last = until.map_or(0, |step| step.number);
+    let reason = |step: &Step| match () {
+        () if leaves_out && has_new_pass(step) => Some(Why::NewPass),
+        () if step.number <= last => Some(why),
+        () => None,
+    };
+    all.iter().map(|step| (*step, reason(step))).collect()
+}
+
+fn left_out(counted: &Counted, all: &[(Step, Option<Why>)]) -> LeftOut {
+    let mut out = LeftOut {
+        unseen: counted.steps.saturating_sub(all.len() as u64),
+        ..LeftOut::default()
+    };
+    for (step, why) in all {
+        match why {
+            Some(Why::NewPass) => out.between_passes += 1,
+            Some(why) => {
+                out.start += 1;
+                out.start_ns = out.start_ns.saturating_add(length(step));
+                out.compiles = *why == Why::Compile;
+            }
+            None => {}
+        }
+    }
+    out
 }
 
 /// Time by phase in each of `steps`, which do not overlap.
@@ -128,28 +177,30 @@ fn overlaps<'s, 'p>(
     })
 }
 
-/// Number of warm-up steps at the start: as long as most steps are slow, and up to the last step,
-/// in the first half, in which torch.compile worked.
-fn warm_up_steps(steps: &[Step], phases: &[ByPhase]) -> usize {
+/// Number of steps at the start that are slow for the most part; 0 if that are too many to be a
+/// warm-up.
+fn slow_start(steps: &[Step]) -> usize {
     let lengths: Vec<u64> = steps.iter().map(length).collect();
     let Some(usual) = percentile(&sorted(&lengths), 0.5) else {
         return 0;
     };
-    let early = (steps.len() / 4).min(MOST_SLOW);
     let is_slow = |ns: &&u64| **ns as f64 > SLOW_START * usual as f64;
     // A single slow step among usual ones is not warm-up.
-    let slow = (1..=early)
-        .rev()
-        .find(|&count| {
-            let first = lengths.get(..count).unwrap_or(&[]);
-            let ends_slow = first.last().is_some_and(|ns| is_slow(&ns));
-            ends_slow && first.iter().filter(is_slow).count() * 2 > count
-        })
-        .unwrap_or(0);
-    let compiles = phases.iter().take(steps.len() / 2).rposition(|phases| {
+    let slow = (1..=steps.len() / 2).rev().find(|&count| {
+        let first = lengths.get(..count).unwrap_or(&[]);
+        let ends_slow = first.last().is_some_and(|ns| is_slow(&ns));
+        ends_slow && first.iter().filter(is_slow).count() * 2 > count
+    });
+    let most = steps.len().div_ceil(SLOW_OF_STEPS).min(MOST_SLOW);
+    slow.filter(|&count| count <= most).unwrap_or(0)
+}
+
+/// Number of steps up to the last one in the first half in which torch.compile worked.
+fn compiles_until(phases: &[ByPhase]) -> usize {
+    let compiles = phases.iter().take(phases.len() / 2).rposition(|phases| {
         phases[Phase::Compile as usize] as f64 > COMPILES * total(phases).max(1) as f64
     });
-    slow.max(compiles.map_or(0, |at| at + 1))
+    compiles.map_or(0, |at| at + 1)
 }
 
 fn step_times(steps: &[Step], tick_ns: f64) -> Option<StepTimes> {

@@ -236,6 +236,8 @@ pub struct Figures {
     pub conditions: Conditions,
     /// Mean step, ns.
     pub step_ns: Option<f64>,
+    /// Time of the steps that the mean is of, as a part of the time that the shares are of.
+    pub in_steps: f64,
     /// Ranks of the node.
     pub ranks: Ranks,
     /// The rank that this rank waits for in collectives.
@@ -373,6 +375,7 @@ pub fn figures(
     };
     let own = own.get(trained(&own)).unwrap_or_default();
     sum(profile, own, &mut figures);
+    figures.in_steps = in_steps(summary, own);
     figures.gpu_used =
         figures.cuda && (!figures.native || own.iter().any(|sample| uses_gpu(sample)));
     figures.barrier = barrier(profile, own, &openmp);
@@ -445,6 +448,15 @@ fn workers_line(workers: &WorkerActivity) -> Option<(Line, f64)> {
 fn step_ns(summary: &ProcessSummary) -> Option<f64> {
     let times = summary.progress.as_ref()?.times.as_ref()?;
     Some(times.mean_ns)
+}
+
+fn in_steps(summary: &ProcessSummary, own: &[&ProfileSample]) -> f64 {
+    let times = summary
+        .progress
+        .as_ref()
+        .and_then(|known| known.times.as_ref());
+    let own_ns: u64 = own.iter().map(|sample| sample.weight_ns).sum();
+    times.map_or(0.0, |times| times.ns as f64 / own_ns.max(1) as f64)
 }
 
 fn uses_gpu(sample: &ProfileSample) -> bool {

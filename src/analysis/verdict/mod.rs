@@ -166,8 +166,11 @@ pub struct Bound {
     pub without: &'static str,
     /// Maximum speedup, a factor.
     pub speedup: f64,
-    /// Length of a step now, and its lower bound, ns; `None` if no steps are known.
+    /// Length of a step now, and its lower bound, ns; `None` if no steps are known, or if the time
+    /// that they do not take is a notable part of that which the speedup is of.
     pub step_ns: Option<(f64, f64)>,
+    /// Whether the speedup is of notably more than the steps that were timed.
+    pub of_more: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -316,6 +319,7 @@ fn of_slow_rank(profile: &Profile, analysis: &Analysis, ranks: Ranks) -> Option<
         without: AS_FAST,
         speedup: 1.0 / (1.0 - gain),
         step_ns: slow.step_ns.map(|ns| (ns, ns * (1.0 - gain))),
+        of_more: false,
     });
     verdict.waits_for = Some(WaitedFor::OnDevices(slow.percent()));
     Some(verdict)
@@ -514,19 +518,19 @@ fn confidence(found: &Finding, figures: &Figures) -> Confidence {
 /// Amdahl's law: the speedup if the share `gain` took no time.
 fn bound(found: &Finding, figures: &Figures) -> Option<Bound> {
     const MOST: f64 = 0.95;
-    const COMPILES: f64 = 0.02;
+    /// What gains over so much of the time gains as much over the steps, nearly.
+    const NEARLY_ALL: f64 = 0.9;
     // A gain of nearly all of the time is meaningless, and steps need their batches.
     let limit = figures.workers_limit(found.cause).unwrap_or(0.0);
     let gain = found.gain?.min(1.0 - limit);
     let gain = Some(gain).filter(|&gain| gain < MOST)?.max(0.0);
+    let is_of_steps = figures.in_steps >= NEARLY_ALL;
+    let step_ns = figures.step_ns.filter(|_| is_of_steps);
     Some(Bound {
         without: found.cause.without(),
         speedup: 1.0 / (1.0 - gain),
-        // Shares are of all time after start-up; steps exclude the first work of torch.compile.
-        step_ns: figures
-            .step_ns
-            .filter(|_| figures.of(Part::Compile) < COMPILES)
-            .map(|ns| (ns, ns * (1.0 - gain))),
+        step_ns: step_ns.map(|ns| (ns, ns * (1.0 - gain))),
+        of_more: figures.step_ns.is_some() && !is_of_steps,
     })
 }
 

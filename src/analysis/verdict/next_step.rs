@@ -132,7 +132,7 @@ pub fn after_it(cause: Cause, figures: &Figures) -> String {
     const NEARLY: f64 = 0.7;
     match figures.workers_limit(cause).filter(|&work| work >= NEARLY) {
         Some(work) => format!(
-            "; batches come next: workers make them for {:.0} % of the time",
+            "; batches come next: workers make them for {:.0} % of their time",
             work * 100.0
         ),
         None => String::new(),
@@ -423,11 +423,11 @@ fn cpus_of(used: f64, allowed: f64) -> String {
     format!("{used:.1} of {allowed:.decimals$} CPUs")
 }
 
-/// `, and threads lack one 30 % of the time`; empty if they hardly do.
+/// `, and threads lack one 30 % of the time that they want it`; empty if they hardly do.
 fn lacks(figures: &Figures) -> String {
     match figures.cpus.lacking >= NO_CPU {
         true => format!(
-            ", and threads lack one {:.0} % of the time",
+            ", and threads lack one {:.0} % of the time that they want it",
             figures.cpus.lacking * 100.0
         ),
         false => String::new(),

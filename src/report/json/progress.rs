@@ -2,7 +2,7 @@
 
 use crate::analysis::intervals::Share;
 use crate::analysis::progress::{
-    Evaluation, Progress as Analysed, SlowStep, StepTimes, StepUnit, WarmUp,
+    Evaluation, LeftOut, Progress as Analysed, SlowStep, StepTimes, StepUnit, WarmUp,
 };
 use crate::analysis::summary::ProcessSummary;
 use crate::model::profile::Profile;
@@ -55,6 +55,8 @@ pub struct Progress {
     pub epoch_s: Vec<f64>,
     /// Steps at the start that the figures above exclude.
     pub warmup: WarmUp,
+    /// The other steps: `step_ms`, `steps_per_s`, `phases` and `slow` are not of these.
+    pub left_out: LeftOut,
     /// Passes without a step; null if there were none.
     pub evaluation: Option<Evaluation>,
     /// Wall time of the training thread per step, by phase.
@@ -68,7 +70,7 @@ pub struct Progress {
 /// Lengths of steps, milliseconds.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct StepMs {
-    /// Number of steps.
+    /// Number of steps that the figures are of.
     pub steps: u64,
     /// Mean.
     pub mean: f64,
@@ -143,6 +145,7 @@ pub(super) fn progress(profile: &Profile, process: &ProcessSummary) -> Option<Pr
         step_ms: analysed.times.as_ref().map(step_ms),
         epoch_s: analysed.epoch_ns.iter().copied().map(seconds).collect(),
         warmup: analysed.warm_up,
+        left_out: analysed.left_out,
         evaluation: Some(analysed.evaluation).filter(|sum| sum.passes > 0),
         phases: phases(profile, analysed),
         collectives_elsewhere: analysed.collectives_elsewhere,

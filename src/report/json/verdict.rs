@@ -63,9 +63,10 @@ pub struct CompetingCost {
 pub struct AtMost {
     /// The condition of the bound.
     pub without: &'static str,
-    /// Maximum speedup, a factor.
+    /// Maximum speedup of the time after start-up, a factor.
     pub speedup: f64,
-    /// Length of a step now.
+    /// Mean length of a step now, as in `progress.step_ms`; null if steps were not timed, or if
+    /// those that were take less than nine tenths of the time that the speedup is of.
     pub step_ms: Option<f64>,
     /// Lower bound of the length of a step under the condition.
     pub step_ms_then: Option<f64>,

@@ -2,7 +2,7 @@
 
 use super::columns::{Column, Columns};
 use crate::analysis::Analysis;
-use crate::analysis::progress::{epochs, evaluations, steps};
+use crate::analysis::progress::{Why, epochs, evaluations, timed_steps};
 use crate::analysis::tracks::{Figure, Span, spans};
 use crate::model::ids::{GpuId, ProcessId, ThreadId, TrackId};
 use crate::model::profile::Profile;
@@ -157,24 +157,31 @@ pub(super) fn write_progress(
         columns.add(format!("{name}.{}.gap", process.0), &gap);
         columns.add(format!("{name}.{}.length", process.0), &length);
     };
-    let steps = steps(profile, process);
+    let own = crate::analysis::of_thread(profile, thread);
+    let steps = timed_steps(profile, process, &own);
     let listed = steps.get(..MOST_STEPS).unwrap_or(&steps);
     let times: Vec<(u64, u64)> = listed
         .iter()
-        .map(|step| (step.start_ns, step.end_ns))
+        .map(|(step, _)| (step.start_ns, step.end_ns))
         .collect();
     add("step", &times);
     add("epoch", &epochs(profile, process));
-    let own = crate::analysis::of_thread(profile, thread);
     let evaluated = evaluations(profile, process, &own);
     let evaluated = evaluated.iter().map(|pass| (pass.start_ns, pass.end_ns));
     add("evaluation", &evaluated.collect::<Vec<_>>());
-    let mut number = Column::default();
+    let (mut number, mut left_out) = (Column::default(), Column::default());
     let mut before = 0;
-    for step in listed {
+    for (step, why) in listed {
         number.push_signed(step.number as i64 - before);
         before = step.number as i64;
+        left_out.push(match why {
+            None => 0,
+            Some(Why::NewPass) => 1,
+            Some(Why::SlowStart) => 2,
+            Some(Why::Compile) => 3,
+        });
     }
     columns.add(format!("step.{}.number", process.0), &number);
+    columns.add(format!("step.{}.left_out", process.0), &left_out);
     !steps.is_empty()
 }

@@ -20,12 +20,13 @@ pub struct FunctionRow {
     pub file: String,
     /// The line; a function's first; null for native functions.
     pub line: Option<u32>,
-    /// Own time.
+    /// Own time; of a Python function or line with the native code that it calls, of a line of the
+    /// user's code with all libraries that it calls.
     pub self_s: f64,
     /// Own time as a share of the training thread's wall time; for lines only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub self_share: Option<Share>,
-    /// Time on the stack.
+    /// Time on the stack; of a line of the user's code its own time.
     pub total_s: f64,
     /// Own time as a share without an interval.
     #[serde(skip)]
@@ -64,14 +65,16 @@ pub const LINES: &[Col] = &[
     Col::new(Kind::Place, "at", "line", place),
     NAME,
 ];
-/// Lines of the user's own code. All of their time is own time.
+/// Lines of the user's own code, each with the time in which it is the innermost of them.
 pub const USER_LINES: &[Col] = &[
-    SELF,
-    SHARE,
-    Col::new(Kind::Place, "at", "line", place),
+    SELF.named("s"),
+    SHARE.named("% of all"),
+    Col::new(Kind::Place, "at", INNERMOST, place),
     NAME,
     TOTAL.only(In::Data),
 ];
+/// What the time of such a line is: a stack has a single one.
+pub const INNERMOST: &str = "innermost line of your code, with the libraries that it calls";
 /// Native functions.
 pub const NATIVE: &[Col] = &[
     SELF,
@@ -112,7 +115,8 @@ pub fn lines(profile: &Profile, analysis: &Analysis, most: usize) -> Vec<Functio
     of_lines(profile, process, known, most)
 }
 
-/// The same for lines of the user's own code, with the time of all that they call.
+/// The same for lines of the user's own code, with the time of the libraries that they call: a
+/// line that calls other code of the user's does not have the time of that.
 pub fn user_lines(profile: &Profile, analysis: &Analysis, most: usize) -> Vec<FunctionRow> {
     let Some(process) = analysis.primary() else {
         return Vec::new();

@@ -164,8 +164,8 @@ fn in_step(slow: &SlowRank, share: f64) -> String {
     }
 }
 
-/// `rank 0 waits 38.0 % ±3.0 in all_reduce (DDP bucket): rank 1 arrives last, at train.py:41
-/// slow_transform`.
+/// `rank 0 waits 38.0 % ±3.0 of its time in all_reduce (DDP bucket): rank 1 arrives last, at
+/// train.py:41 slow_transform`.
 fn who_waits(out: &mut String, profile: &Profile, labels: &[String], rank: &ProcessCollectives) {
     let (Some(process), Some(row)) = (rank.process, rank.rows.iter().max_by_key(|row| row.wait_ns))
     else {
@@ -175,7 +175,7 @@ fn who_waits(out: &mut String, profile: &Profile, labels: &[String], rank: &Proc
         return;
     }
     let mut text = format!(
-        "{} waits {} in {}",
+        "{} waits {} of its time in {}",
         label(labels, process),
         share_of(&row.wait_share).trim(),
         row.call.label(),

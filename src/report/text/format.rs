@@ -82,21 +82,13 @@ pub(crate) fn fine_percent(share: f64) -> String {
 }
 
 /// A share with its interval: `62.0 % +-2.1`; with too few samples only its upper bound: `<0.4 %`.
-pub(crate) fn share(share: &Share, per_mille: u32) -> String {
+pub(crate) fn share_of(share: &Share) -> String {
     if share.is_uncertain() {
         let above = ((share.high * 1000.0).ceil() / 10.0).min(100.0);
         return format!("{:>7}", format!("<{above:.1} %"));
     }
     let half = (share.high - share.low) / 2.0 * 100.0;
-    format!(
-        "{:>7} ±{half:.1}",
-        format!("{:.1} %", f64::from(per_mille) / 10.0)
-    )
-}
-
-/// The same, rounded by itself.
-pub(crate) fn share_of(known: &Share) -> String {
-    share(known, (known.value * 1000.0).round() as u32)
+    format!("{:>7} ±{half:.1}", percent(share.value))
 }
 
 /// `12.3`, `1,234`.
@@ -161,8 +153,8 @@ mod tests {
             high: 0.0111,
             samples: 9,
         };
-        assert_eq!(share(&few, 3).trim(), "<1.2 %");
+        assert_eq!(share_of(&few).trim(), "<1.2 %");
         let many = Share { samples: 30, ..few };
-        assert_eq!(share(&many, 3).trim(), "0.3 % ±0.5");
+        assert_eq!(share_of(&many).trim(), "0.3 % ±0.5");
     }
 }

@@ -34,7 +34,9 @@ pub(super) fn functions(out: &mut String, profile: &Profile, analysis: &Analysis
 pub(super) fn user_lines(out: &mut String, profile: &Profile, analysis: &Analysis, rows: usize) {
     let found = rows::user_lines(profile, analysis, rows);
     if !found.is_empty() {
-        out.push_str("\nLINES OF YOUR CODE, with all that they call\n");
+        out.push_str(
+            "\nLINES OF YOUR CODE: the innermost of a stack, with the libraries it calls\n",
+        );
         body(out, USER_LINES, &found, rows);
     }
 }

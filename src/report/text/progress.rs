@@ -21,7 +21,7 @@ pub(super) fn progress(out: &mut String, profile: &Profile, process: &ProcessSum
     out.push('\n');
     headline(out, progress);
     no_training(out, profile, process);
-    warm_up(out, profile, progress);
+    left_out(out, progress);
     counted(out, progress);
     evaluation(out, progress);
     phases(out, profile, process, progress);
@@ -140,7 +140,7 @@ fn headline(out: &mut String, progress: &Progress) {
     facts.extend(from.map(|ns| format!("counted from {} on", seconds(ns))));
     match &progress.times {
         None => facts.push("too few to be timed".to_owned()),
-        Some(times) => facts.extend(times_of(times)),
+        Some(times) => facts.extend(times_of(progress, times)),
     }
     if let Some(rate) = progress.samples_per_s() {
         facts.push(format!("{} samples/s", number(rate)));
@@ -172,39 +172,70 @@ fn epochs_text(progress: &Progress, epochs: u64) -> String {
     }
 }
 
-fn times_of(times: &StepTimes) -> Vec<String> {
+/// Mean and spread, the steps that they are of, and slow ones that are not among these.
+fn times_of(progress: &Progress, times: &StepTimes) -> Vec<String> {
     let ms = |ns: f64| milliseconds(ns / 1e6);
     let mut mean = format!("mean {}", ms(times.mean_ns));
     if let Some((low, high)) = times.interval_ns {
         mean.push_str(&format!(" ±{}", ms((high - low) / 2.0)));
     }
-    let Some(spread) = &times.spread else {
-        return vec![format!("{mean} ms (steps too short for percentiles)")];
-    };
-    vec![
-        format!("{mean} sd {} ms", ms(spread.sd_ns)),
-        format!(
+    match &times.spread {
+        Some(spread) => mean.push_str(&format!(" sd {} ms", ms(spread.sd_ns))),
+        None => mean.push_str(" ms"),
+    }
+    if times.steps != progress.steps {
+        mean.push_str(&format!(" of {}", count(times.steps)));
+    }
+    let mut facts = vec![mean];
+    facts.extend(start(progress).map(|start| format!("without {start}")));
+    facts.push(match &times.spread {
+        None => "steps too short for percentiles".to_owned(),
+        Some(spread) => format!(
             "p50 {} p95 {} p99 {} max {} ms",
             ms(spread.p50_ns as f64),
             ms(spread.p95_ns as f64),
             ms(spread.p99_ns as f64),
             ms(spread.max_ns as f64)
         ),
-    ]
+    });
+    facts
 }
 
-fn warm_up(out: &mut String, profile: &Profile, progress: &Progress) {
-    let text = match (progress.warm_up.steps, profile.run.launched) {
-        (0, true) => "none".to_owned(),
-        (0, false) => "none (attached mid-run)".to_owned(),
-        (1, _) => format!("1 step, {} until its end", seconds(progress.warm_up.ns)),
-        (steps, _) => format!(
-            "{} steps, {} until their end",
-            count(steps),
-            seconds(progress.warm_up.ns)
-        ),
+/// `14 slow ones at the start (7.5 s)`.
+fn start(progress: &Progress) -> Option<String> {
+    let out = &progress.left_out;
+    let (steps, time) = (count(out.start), seconds(out.start_ns));
+    match (out.start, out.compiles) {
+        (0, _) => None,
+        (_, true) => Some(format!("{steps} until torch.compile was done ({time})")),
+        (1, false) => Some(format!("a slow one at the start ({time})")),
+        (_, false) => Some(format!("{steps} slow ones at the start ({time})")),
+    }
+}
+
+/// Every step that the times are not of, and why.
+fn left_out(out: &mut String, progress: &Progress) {
+    let Some(times) = &progress.times else {
+        return;
     };
-    line(out, &format!("  warm-up left out: {text}"));
+    let each = &progress.left_out;
+    let mut reasons = Vec::new();
+    if each.unseen > 0 {
+        reasons.push(format!("{} whose start was not seen", count(each.unseen)));
+    }
+    reasons.extend(start(progress));
+    if each.between_passes > 0 {
+        reasons.push(format!(
+            "{} in which a pass over the data began",
+            count(each.between_passes)
+        ));
+    }
+    let reasons = match reasons.is_empty() {
+        true => "all".to_owned(),
+        false => format!("all but {}", reasons.join(", ")),
+    };
+    let text = format!("times are of {} steps: {reasons}", count(times.steps));
+    sentence(out, "  ", &text);
 }
 
 /// What was counted, and which counter.

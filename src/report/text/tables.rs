@@ -1,9 +1,8 @@
 //! The training thread's time by row, and by phase and activity.
 
-use super::format::{column_seconds, count, cut, percent, place, seconds, share};
+use super::format::{column_seconds, count, cut, percent, place, seconds, share_of};
 use super::{WIDTH, line, role};
 use crate::analysis::functions::LineTime;
-use crate::analysis::rounding::per_mille;
 use crate::analysis::summary::ProcessSummary;
 use crate::model::category::{Activity, Phase, SummaryRow};
 use crate::model::profile::Profile;
@@ -43,8 +42,6 @@ pub(super) fn rows(out: &mut String, profile: &Profile, process: &ProcessSummary
         seconds(process.wall_ns)
     );
     line(out, &title);
-    let parts: Vec<u64> = process.rows.iter().map(|&(_, ns, _)| ns).collect();
-    let shares = per_mille(&parts);
     // Both figures are shown if they differ: the verdict uses the time after start-up and before
     // the interpreter's exit.
     let (startup_ns, shutdown_ns) = (process.startup_ns, process.shutdown_ns);
@@ -64,18 +61,20 @@ pub(super) fn rows(out: &mut String, profile: &Profile, process: &ProcessSummary
         if is_small || (*ns == 0 && is_seldom(*row)) {
             continue;
         }
-        let at = process.row_lines.get(index).copied().flatten();
-        let place = at.map_or(String::new(), |at| row_place(profile, at, *ns));
         let later = process.after_startup.get(index).filter(|_| both);
         let later = later.map_or(String::new(), |later| {
             format!("{:>8}", percent(later.value))
         });
-        let text = format!(
-            "  {:<19}{:>8} s {:<13}{later}  {place}",
+        let mut text = format!(
+            "  {:<19}{:>8} s {:<13}{later}  ",
             row_label(*row, profile, process),
             column_seconds(*ns),
-            share(interval, shares.get(index).copied().unwrap_or(0)),
+            share_of(interval),
         );
+        if let Some(at) = process.row_lines.get(index).copied().flatten() {
+            let room = WIDTH.saturating_sub(text.chars().count());
+            text.push_str(&row_place(profile, at, *ns, room));
+        }
         line(out, &cut(&text, WIDTH));
     }
     line(
@@ -90,7 +89,8 @@ pub(super) fn rows(out: &mut String, profile: &Profile, process: &ProcessSummary
     notes(out, process);
 }
 
-fn row_place(profile: &Profile, at: LineTime, row_ns: u64) -> String {
+/// The line with most of a row, and how much of the row that is, if there is room for it.
+fn row_place(profile: &Profile, at: LineTime, row_ns: u64, room: usize) -> String {
     // A line with little of its row's time would mislead.
     if at.total_ns.saturating_mul(5) < row_ns || row_ns == 0 {
         return String::new();
@@ -99,7 +99,12 @@ fn row_place(profile: &Profile, at: LineTime, row_ns: u64) -> String {
     profile
         .function(at.function)
         .map_or(String::new(), |function| {
-            format!("{:.0} % at {}", part * 100.0, place(function, at.line))
+            let place = place(function, at.line);
+            let text = format!("{:.0} % of it at {place}", part * 100.0);
+            match text.chars().count() > room {
+                true => format!("most at {place}"),
+                false => text,
+            }
         })
 }
 
@@ -135,15 +140,15 @@ fn notes(out: &mut String, process: &ProcessSummary) {
 
 pub(super) fn itwinai(out: &mut String, process: &ProcessSummary) {
     let parts = [process.itwinai.computation_ns, process.itwinai.other_ns];
-    let shares = per_mille(&parts);
+    let total_ns = parts.iter().sum::<u64>().max(1) as f64;
     out.push_str("\nCOMPUTATION VERSUS OTHER (host analogue of itwinai's computation_fraction)\n");
-    for ((label, ns), share) in ["computation", "other"].into_iter().zip(parts).zip(shares) {
+    for (label, ns) in ["computation", "other"].into_iter().zip(parts) {
         line(
             out,
             &format!(
                 "  {label:<20}{:>9} s {:>7}",
                 column_seconds(ns),
-                percent(f64::from(share) / 1000.0)
+                percent(ns as f64 / total_ns)
             ),
         );
     }
@@ -155,6 +160,8 @@ pub(super) fn itwinai(out: &mut String, process: &ProcessSummary) {
 /// Activities with a column of their own, or one more if that covers all; the rest share one. 80
 /// columns hold no more.
 const COLUMNS: usize = 5;
+/// A smaller share is less than a tenth of a percent, rounded.
+const SHOWN: f64 = 0.0005;
 
 pub(super) fn matrix(out: &mut String, profile: &Profile, process: &ProcessSummary) {
     let matrix = &process.matrix;
@@ -178,23 +185,15 @@ pub(super) fn matrix(out: &mut String, profile: &Profile, process: &ProcessSumma
         .collect();
     phases.sort_by_key(|&phase| (std::cmp::Reverse(matrix.phase(phase)), phase));
 
-    // Cells are rounded together, so that they sum to 100; sums are those of the rounded cells.
-    let columns = activities.len() + usize::from(!rest.is_empty());
-    let cells: Vec<u64> = phases
-        .iter()
-        .flat_map(|&phase| {
-            let own = activities
-                .iter()
-                .map(move |&activity| matrix.cell(phase, activity));
-            let others = rest
-                .iter()
-                .map(|&activity| matrix.cell(phase, activity))
-                .sum();
-            own.chain((!rest.is_empty()).then_some(others))
-                .collect::<Vec<u64>>()
-        })
-        .collect();
-    let rounded = per_mille(&cells);
+    // The activities that share a column come last.
+    let of_phase = |phase: Phase| -> Vec<u64> {
+        let own = activities.iter();
+        let mut cells: Vec<u64> = own.map(|&activity| matrix.cell(phase, activity)).collect();
+        let others = rest.iter().map(|&activity| matrix.cell(phase, activity));
+        cells.extend((!rest.is_empty()).then(|| others.sum::<u64>()));
+        cells
+    };
+    let share = |ns: u64| ns as f64 / matrix.total() as f64;
     out.push_str("\nPHASE x ACTIVITY, % of all wall time of the training thread\n");
     let names = phases.iter().map(|&phase| profile.phase_name(phase));
     let width = names.map(|name| name.chars().count()).fold(13, usize::max);
@@ -206,39 +205,35 @@ pub(super) fn matrix(out: &mut String, profile: &Profile, process: &ProcessSumma
         header.push_str(&format!("{:>7}", "rest"));
     }
     line(out, &header);
-    let mut totals = vec![0_u32; columns];
-    for (&phase, cells) in phases.iter().zip(rounded.chunks(columns.max(1))) {
-        for (total, cell) in totals.iter_mut().zip(cells) {
+    let mut totals = vec![0_u64; activities.len() + usize::from(!rest.is_empty())];
+    for &phase in &phases {
+        let cells = of_phase(phase);
+        for (total, cell) in totals.iter_mut().zip(&cells) {
             *total += cell;
         }
-        // Less than a tenth of a percent in every cell.
-        if cells.iter().all(|&cell| cell == 0) {
+        let shares: Vec<f64> = cells.into_iter().map(share).collect();
+        if shares.iter().all(|&share| share < SHOWN) {
             continue;
         }
         let label = format!("{:<width$}", profile.phase_name(phase));
-        matrix_line(out, &label, cells, activities.len());
+        let all = share(matrix.phase(phase));
+        matrix_line(out, &label, all, &shares, activities.len());
     }
-    matrix_line(
-        out,
-        &format!("{:<width$}", "all"),
-        &totals,
-        activities.len(),
-    );
+    let totals: Vec<f64> = totals.into_iter().map(share).collect();
+    let label = format!("{:<width$}", "all");
+    matrix_line(out, &label, 1.0, &totals, activities.len());
     if !rest.is_empty() {
         let names: Vec<&str> = rest.iter().map(|&activity| activity.label()).collect();
         line(out, &cut(&format!("  rest: {}", names.join(", ")), WIDTH));
     }
 }
 
-fn matrix_line(out: &mut String, label: &str, cells: &[u32], own: usize) {
-    let tenths = |value: u32| {
-        if value == 0 {
-            "-".to_owned()
-        } else {
-            format!("{}.{}", value / 10, value % 10)
-        }
+fn matrix_line(out: &mut String, label: &str, all: f64, cells: &[f64], own: usize) {
+    let tenths = |share: f64| match share < SHOWN {
+        true => "-".to_owned(),
+        false => format!("{:.1}", share * 100.0),
     };
-    let mut text = format!("  {label}{:>7}", tenths(cells.iter().sum()));
+    let mut text = format!("  {label}{:>7}", tenths(all));
     for (index, &cell) in cells.iter().enumerate() {
         let width = if index < own { 9 } else { 7 };
         text.push_str(&format!("{:>width$}", tenths(cell)));

@@ -12,6 +12,23 @@ use crate::model::profile::Profile;
 /// Indentation of a continued line.
 const INDENT: &str = "        ";
 
+/// What the shares of the training thread's time are of.
+const OF_TIME: &str = "of the time after start-up";
+
+/// Figures of the evidence that are such shares: others are of a GPU's time, of workers', or of
+/// CPUs.
+const OF_TRAINING_THREAD: [&str; 9] = [
+    "collectives",
+    "gpu_copy",
+    "gpu_sync",
+    "host_operators",
+    "input",
+    "omp_barrier",
+    "python_and_dispatch",
+    "waiting_for_gpu",
+    "without_cpu",
+];
+
 /// What a statement is about, in one word; empty if that is what the one before is about.
 pub(super) type Statement = (&'static str, String);
 
@@ -161,7 +178,7 @@ fn no_cause(out: &mut Vec<Statement>, verdict: &Verdict) {
     }
     for (index, cost) in verdict.costs.iter().enumerate() {
         let text = format!(
-            "{}. {}, {}: {}",
+            "{}. {}, {} after start-up: {}",
             index + 1,
             cost.what,
             percent(cost.share),
@@ -206,10 +223,11 @@ fn percent(value: f64) -> String {
     format!("{:.0} %", value * 100.0)
 }
 
+/// `44 % ±4 of the time after start-up`.
 fn share(figures: &Figures, part: Part) -> String {
     let share = figures.share(part);
     let half = (share.high - share.low) / 2.0 * 100.0;
-    format!("{} ±{half:.0}", percent(share.value))
+    format!("{} ±{half:.0} {OF_TIME}", percent(share.value))
 }
 
 /// What the training thread does, with respect to the cause.
@@ -236,7 +254,7 @@ fn claim(cause: Cause, finding: &Finding, figures: &Figures) -> String {
             of(Part::Dispatch)
         ),
         Cause::Python if figures.is_of_gil() => format!(
-            "Training thread waits for the GIL {}, which another thread holds",
+            "Training thread waits for the GIL, which another thread holds, {} {OF_TIME}",
             percent(figures.gil)
         ),
         Cause::Python => format!("Training thread is in Python {}", of(Part::Python)),
@@ -250,16 +268,16 @@ fn claim(cause: Cause, finding: &Finding, figures: &Figures) -> String {
             of(Part::Communication)
         ),
         Cause::LateRank => format!(
-            "The others wait for this rank {} of the time",
+            "The others wait for this rank {} of the time in which all step",
             percent(finding.weight)
         ),
         Cause::Sync => format!(
-            "Training thread waits for the GPU {}, which has time to spare",
+            "Training thread waits for the GPU, which has time to spare, {}",
             of(Part::Sync)
         ),
         Cause::Copy => format!("Training thread waits for copies {}", of(Part::Copy)),
         Cause::CpuStarved if finding.parts.contains(&Part::InputWait) => format!(
-            "Training thread waits for data {}, and its workers for CPUs",
+            "Training thread waits for data, and its workers for CPUs, {}",
             of(Part::InputWait)
         ),
         Cause::CpuStarved => format!("Training thread has no CPU {}", of(Part::NoCpu)),
@@ -289,7 +307,7 @@ fn why(finding: &Finding, figures: &Figures) -> String {
             .collect();
         let with = if tasks.is_empty() { "" } else { ": " };
         parts.push(format!(
-            "workers {} busy{with}{}",
+            "workers busy {} of their time{with}{}",
             percent(busy),
             tasks.join(", ")
         ));
@@ -303,7 +321,11 @@ fn evidence(finding: &Finding) -> String {
         .iter()
         .map(|evidence| {
             let name = evidence.figure.replace('_', " ");
-            let value = percent(evidence.value);
+            let of = match OF_TRAINING_THREAD.contains(&evidence.figure) {
+                true => " after start-up",
+                false => "",
+            };
+            let value = format!("{}{of}", percent(evidence.value));
             match (evidence.at_least, evidence.at_most) {
                 (Some(least), _) => format!("{name} {value} (≥ {})", percent(least)),
                 (_, Some(most)) => format!("{name} {value} (≤ {})", percent(most)),
@@ -350,13 +372,15 @@ fn host_shares(figures: &Figures) -> String {
 }
 
 fn bound_text(bound: &Bound) -> String {
-    let steps = bound.step_ns.map_or(String::new(), |(now, then)| {
-        format!(
+    let steps = match bound.step_ns {
+        Some((now, then)) => format!(
             " ({} -> {} ms/step)",
             milliseconds(now / 1e6),
             milliseconds(then / 1e6)
-        )
-    });
+        ),
+        None if bound.of_more => " over all time after start-up, not of each step".to_owned(),
+        None => String::new(),
+    };
     format!(
         "with {}: at most {:.1}x{steps}",
         bound.without, bound.speedup

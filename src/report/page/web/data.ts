@@ -83,6 +83,10 @@ export interface Spans {
 
 const VERSION = 1;
 
+/** What `step.N.left_out` holds. */
+export const TIMED = 0;
+export const SLOW_START = 2;
+
 export const PYTHON = 1;
 export const PLUMBING = 2;
 export const START = 4;
@@ -243,12 +247,12 @@ export class Data {
     return { start, end };
   }
 
-  /** Steps of a process, with their numbers. */
-  steps(process: number): { start: Float64Array; end: Float64Array; number: Float64Array } {
+  /** Steps of a process, with their numbers, and why their lengths are left out of means: `TIMED` if they are not. */
+  steps(process: number): { start: Float64Array; end: Float64Array; number: Float64Array; leftOut: Float64Array } {
     const number = this.numbers(`step.${process}.number`);
     let last = 0;
     number.forEach((delta, row) => (number[row] = last += unsigned(delta)));
-    return { ...this.times(`step.${process}`), number };
+    return { ...this.times(`step.${process}`), number, leftOut: this.numbers(`step.${process}.left_out`) };
   }
 }
 

@@ -43,7 +43,7 @@ export const percent = (share: number, digits = 1): string => `${(share * 100).t
 
 /** As in the report's text: what was seen in too few ticks has only an upper end. */
 export function shareText(share: Share): string {
-  if (share.samples < FEW) return share.high > 0 ? `<${percent(share.high)}` : "";
+  if (share.samples < FEW) return share.high > 0 ? `<${percent(Math.min(Math.ceil(share.high * 1000) / 1000, 1))}` : "";
   return `${percent(share.share)} ±${(((share.high - share.low) / 2) * 100).toFixed(1)}`;
 }
 

@@ -29,6 +29,14 @@ const ROW_TABLES: Record<string, string> = {
   shutdown: "functions",
 };
 
+/** Name, value, and what to know of it. */
+type Card = [string, string, string];
+/** Cards of steps, and which steps the times are of. */
+type Pace = [Card[], string];
+
+const whole = (count: number): string => count.toLocaleString("en");
+const rate = (value: number): string => Number(value.toPrecision(3)).toLocaleString("en");
+
 const encoded = (path: string): string => path.split("/").map(encodeURIComponent).join("/");
 
 const EDITORS: Record<string, (file: string, line: number) => string> = {
@@ -225,6 +233,7 @@ class Page {
     this.timeline.select(this.state.selection);
     this.selected();
     this.time();
+    this.cards();
     this.drawFlame();
     this.drawTable();
     this.drawSource();
@@ -319,22 +328,57 @@ class Page {
       list.append(element("dt", { class: kind }, word), element("dd", { class: word ? `${kind} first` : kind }, ...this.linked(clean(text))));
     }
     if (!head.verdict.length) list.append(element("dd", {}, process ? "No verdict: nothing in this recording trains." : "Nothing was sampled."));
-    const cards: [string, string, string][] = [];
-    const progress = report.progress;
-    if (progress) {
-      const more = progress.steps_at_most ? "+" : "";
-      cards.push(["steps", `${progress.steps.toLocaleString("en")}${more}`, progress.epochs ? `${progress.epochs} epoch${progress.epochs === 1 ? "" : "s"}` : ""]);
-      if (progress.step_ms) cards.push(["mean step", duration(progress.step_ms.mean * 1e3), progress.step_ms.p95 ? `p95 ${duration(progress.step_ms.p95 * 1e3)}` : ""]);
-      if (progress.samples_per_s) cards.push(["samples/s", Number(progress.samples_per_s.toPrecision(3)).toLocaleString("en"), "of this process"]);
-    }
+  }
+
+  /** Steps, and how busy GPUs are. Its height does not depend on the selection: the timeline below would move as one drags. */
+  private cards(): void {
+    const { head } = this.data;
+    const { report } = head;
+    const isReported = !this.state.selection && head.processes[this.state.process]?.primary;
+    const [cards, note] = isReported ? this.reportedPace() : this.selectedPace();
     const busy = report.gpus.filter((gpu: any) => gpu.utilization !== null);
     if (busy.length) {
       const mean = busy.reduce((sum: number, gpu: any) => sum + gpu.utilization, 0) / busy.length;
-      cards.push(["GPU busy", percent(mean, 0), busy.length > 1 ? `mean of ${busy.length}` : ""]);
+      const of = [busy.length > 1 ? `mean of ${busy.length}` : "", this.state.selection ? "whole run" : ""];
+      cards.push(["GPU busy", percent(mean, 0), of.filter(Boolean).join(", ")]);
     }
-    byId("cards").append(
-      ...cards.map(([name, value, note]) => element("div", { class: "card" }, element("span", { class: "dim" }, name), element("b", {}, value), element("span", { class: "dim" }, note))),
+    byId("cards").replaceChildren(
+      ...cards.map(([name, value, more]) => element("div", { class: "card" }, element("span", { class: "dim" }, name), element("b", {}, value), element("span", { class: "dim" }, more))),
     );
+    byId("cards-note").textContent = note;
+  }
+
+  /** Those of the report. */
+  private reportedPace(): Pace {
+    const { progress } = this.data.head.report;
+    if (!progress) return [[], ""];
+    const cards: Card[] = [["steps", `${whole(progress.steps)}${progress.steps_at_most ? "+" : ""}`, progress.epochs ? `${progress.epochs} epoch${progress.epochs === 1 ? "" : "s"}` : ""]];
+    if (!progress.step_ms) return [cards, "Too few steps to be timed."];
+    const { mean, p95, steps } = progress.step_ms;
+    const { start, start_seconds, compiles } = progress.left_out;
+    cards.push(["mean step", duration(mean * 1e3), p95 ? `p95 ${duration(p95 * 1e3)}` : ""]);
+    if (progress.samples_per_s) cards.push(["samples/s", rate(progress.samples_per_s), "of this process"]);
+    const without = `, without ${whole(start)} ${compiles ? "until torch.compile was done" : "slow at the start"} (${duration(start_seconds * 1e6)})`;
+    return [cards, `Times are of ${whole(steps)} steps${start ? without : ""}.`];
+  }
+
+  /** The same of the interval and the process that are selected. */
+  private selectedPace(): Pace {
+    const { head } = this.data;
+    const process = head.processes[this.state.process];
+    if (!process?.has_steps) return [[], ""];
+    const { steps, lengths } = this.view.pace();
+    const where = this.state.selection ? "in the selection" : "of this process";
+    const cards: Card[] = [["steps", whole(steps), where]];
+    if (!lengths.length) return [cards, `No step lies ${where} as a whole.`];
+    const mean = lengths.reduce((sum, length) => sum + length, 0) / lengths.length;
+    cards.push(["mean step", duration(mean), `longest ${duration(lengths[lengths.length - 1])}`]);
+    const { progress } = head.report;
+    if (process.primary && progress?.samples_per_s) {
+      const each = progress.samples_per_s / progress.steps_per_s;
+      cards.push(["samples/s", rate((each * 1e6) / mean), "of this process"]);
+    }
+    return [cards, `Times are of ${whole(lengths.length)} steps ${where}.`];
   }
 
   /** A text of the report whose places in the user's code open, and whose tables are those of this page. */
@@ -384,7 +428,7 @@ class Page {
         return element("li", {}, dot, name, element("span", { class: "dim" }, duration(rows[at].share * this.view.wall)), element("b", {}, shareText(rows[at])));
       }),
     );
-    byId("time-of").textContent = `${duration(this.view.wall)} of ${clean(head.processes[this.state.process]?.label ?? "", 60)}'s training thread${few ? ", too few ticks for shares" : ""}; not GPU time`;
+    byId("time-of").textContent = `100 % is ${duration(this.view.wall)} of ${clean(head.processes[this.state.process]?.label ?? "", 60)}'s training thread${few ? ", too few ticks for shares" : ""}; not GPU time`;
     const shown = ["utilization", "sm_active", "tensor_active", "dram_active", "power", "memory_used"];
     const gpu = head.processes[this.state.process]?.gpu;
     const figures = head.tracks.flatMap((track, at) => {

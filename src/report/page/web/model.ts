@@ -1,6 +1,6 @@
 // What the page shows of an interval of time, by the rules of src/analysis: no rule of attribution is here, only sums.
 
-import { Data, PLUMBING, PYTHON, type Lines, type Share } from "./data";
+import { Data, PLUMBING, PYTHON, SLOW_START, TIMED, type Lines, type Share } from "./data";
 import { NO_SHARE, Shares } from "./shares";
 
 export interface Range {
@@ -248,9 +248,9 @@ export class View {
       const what = Number(label) ? head.labels[Number(label) - 1] : "no CPU (run queue, quota)";
       return [seconds(self), shares[at], what, line ? this.place(function_, number) : null, head.names.wait[Number(kind)]];
     });
-    return table("waits", "Waits", "What the training thread waited for, and the line that it waited at.", rows, [
+    return table("waits", "Waits", "What the training thread waited for, and the line that it waited at. Shares are of its time.", rows, [
       ["s", "s", "seconds"],
-      ["share", "share", "share"],
+      ["share", "of all", "share"],
       ["what", "what", "text"],
       ["at", "line", "place"],
       ["kind", "kind", "text"],
@@ -266,7 +266,7 @@ export class View {
       const [function_, line] = key.split(":").map(Number);
       return [seconds(self), shares[at], this.place(function_, line), functions.name[function_], ...(id === "lines" ? [seconds(total)] : [])];
     });
-    const [own, share] = id === "lines" ? ["self s", "self"] : ["s", "share"];
+    const [own, share] = id === "lines" ? ["self s", "self"] : ["s", "of all"];
     const columns: [string, string, Kind][] = [
       ["self_s", own, "seconds"],
       ["self_share", share, "share"],
@@ -283,7 +283,7 @@ export class View {
       const line = this.line(leaves.user, this.leaf(context));
       if (line) sums.add(line, context, us, true);
     }
-    const note = "Each line of your own code with all that it calls: the lines add up to the whole.";
+    const note = "Time in which a line is the innermost of your own code, with the libraries that it calls. Shares are of the training thread's time.";
     return this.lineTable("user_lines", "Your lines", note, leaves.user, sums);
   }
 
@@ -510,6 +510,22 @@ export class View {
       ["share", "all", "share"],
       ...columns.map(({ at }): [string, string, Kind] => [names.activity[at], names.activity_label[at], "percent"]),
     ]);
+  }
+
+  /** How many steps end in the interval, and the lengths of those that lie in it and are timed, µs, ascending. */
+  pace(): { steps: number; lengths: number[] } {
+    const { start, end, leftOut } = this.data.steps(this.process);
+    const { from, to } = this.selection.range;
+    // Later, slow steps are no start.
+    const timed = (at: number) => leftOut[at] === TIMED || (leftOut[at] === SLOW_START && from > 0);
+    const lengths: number[] = [];
+    let steps = 0;
+    end.forEach((until, at) => {
+      if (until <= from || until > to) return;
+      steps++;
+      if (start[at] >= from && timed(at)) lengths.push(until - start[at]);
+    });
+    return { steps, lengths: lengths.sort((a, b) => a - b) };
   }
 
   /** Steps that end in the interval, with their time by phase. */
