@@ -203,13 +203,13 @@ impl OpenOutputs {
         outputs.find(|output| output.format == Format::Page)
     }
 
-    /// Puts a text in the place of each page, until there is one.
-    pub(crate) fn hold_pages(&mut self, text: impl Fn(&Path) -> String) -> Result<(), Failure> {
-        let mut outputs = self.outputs.iter_mut();
-        outputs.try_for_each(|output| match output.format {
-            Format::Page => output.hold_place(&text(&output.path)),
-            _ => Ok(()),
-        })
+    /// Puts a text in the place of each page that is not there yet, until it is.
+    pub(crate) fn hold_pages(&mut self, text: impl Fn(&Path) -> String) {
+        for output in &mut self.outputs {
+            if output.format == Format::Page {
+                output.hold_place(&text(&output.path));
+            }
+        }
     }
 
     /// Lets the last pages replace what is in their places, once they are complete. Returns an

@@ -11,7 +11,7 @@ use nix::unistd::geteuid;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Names that are tried where others are taken.
@@ -136,19 +136,18 @@ impl OpenOutput {
         Ok(())
     }
 
-    /// Puts `text` in the output's place, until there is content. Not into a pipe or a device.
-    pub(crate) fn hold_place(&mut self, text: &str) -> Result<(), Failure> {
-        if matches!(self.destination, Destination::Special) {
-            return Ok(());
+    /// Puts `text` in the output's place, until there is content. Not into a pipe or a device, and
+    /// not over a file that was there: it stays until there is content to replace it. Where there
+    /// is no room for the text, the file stays empty.
+    pub(crate) fn hold_place(&mut self, text: &str) {
+        if !matches!(self.destination, Destination::Named) {
+            return;
         }
-        let mut new = self.replacement()?;
-        if let Err(error) = new.file.write_all(text.as_bytes()) {
-            new.discard();
-            return Err(cannot_write(&self.path, error));
+        // What is written next begins at the file's start.
+        match self.file.write_all_at(text.as_bytes(), 0) {
+            Ok(()) => self.placeholder = identity(&self.file),
+            Err(_) => drop(self.file.set_len(0)),
         }
-        self.replace(new)?;
-        self.placeholder = identity(&self.file);
-        Ok(())
     }
 
     /// Whether nothing was written but what holds the place.
@@ -326,7 +325,11 @@ fn create_first(names: impl Fn(u32) -> PathBuf, format: Format) -> (PathBuf, io:
 /// Creates a file in the folder of `path`, to be renamed to it.
 fn create_beside(path: &Path, format: Format) -> io::Result<(PathBuf, File)> {
     let own = std::process::id();
+    /// Characters, of up to four bytes: with what is added, less than the 255 bytes of a name
+    /// (NAME_MAX, limits.h).
+    const MOST: usize = 50;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let name: String = name.chars().take(MOST).collect();
     let names = |number| path.with_file_name(format!(".{name}.{own}-{number}"));
     let (path, file) = create_first(names, format);
     Ok((path, file?))

@@ -611,3 +611,34 @@ fn a_recording_into_a_pipe_is_refused() {
         "the program did not run"
     );
 }
+
+/// Nothing is lost for a run that never began: neither the older recording nor its page.
+#[test]
+fn a_program_that_cannot_run_replaces_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let [program, recording, page] = ["bad", "run.tspy", "run.html"].map(path);
+    fs::write(&program, "#!/no/such/interpreter\n").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&program, mode).unwrap();
+    fs::write(&recording, "older recording").unwrap();
+    fs::write(&page, "older page").unwrap();
+    let outputs = ["-o", &recording, "-o", &page];
+    let ran = run(&[&["record", "--force"], &outputs[..], &["--", &program]].concat());
+    assert!(!ran.status.success());
+    assert_eq!(fs::read_to_string(&recording).unwrap(), "older recording");
+    assert_eq!(fs::read_to_string(&page).unwrap(), "older page");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+}
+
+/// A page's name may be as long as the file system allows.
+#[test]
+fn a_long_name_of_a_page_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join(format!("{}.html", "n".repeat(245)));
+    let name = page.to_string_lossy();
+    let ran = run(&["record", "-o", &name, "--", "sleep", "0.2"]);
+    assert!(ran.status.success(), "{}", ran.stderr);
+    assert!(fs::read_to_string(&page).unwrap().contains("torchspy"));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}

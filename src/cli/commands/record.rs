@@ -64,6 +64,10 @@ fn launch(
     let finish = start(plan, &run, target::own_rank())?;
     match suspended.resume() {
         Ok(running) => {
+            // Only now: a program that cannot be run replaces no older recording.
+            if let Err(failure) = finish.outputs.keep_recording() {
+                messages::failed(&failure);
+            }
             let mut recorder = Recorder::new(signals, finish, Some(running), duration);
             recorder.snapshots = snapshot.map(Snapshots::new);
             Ok(recorder.run())
@@ -98,6 +102,11 @@ fn attach(plan: RecordPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, 
     );
     let (duration, snapshot) = (plan.duration, plan.snapshot.clone());
     let finish = start(plan, &run, rank)?;
+    if let Err(failure) = finish.outputs.keep_recording() {
+        let _ = finish.session.stop();
+        finish.outputs.discard();
+        return Err(failure);
+    }
     let mut recorder = Recorder::new(signals, finish, None, duration);
     recorder.snapshots = snapshot.map(Snapshots::new);
     Ok(recorder.run())
@@ -126,7 +135,8 @@ fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, F
         Path::new(""),
         &parts,
     )?;
-    match start_session(&plan, run, &named, &mut outputs) {
+    hold_pages(&plan, &named, &mut outputs);
+    match start_session(&plan, run, &outputs) {
         Ok((session, sink)) => Ok(Finish {
             session,
             sink,
@@ -143,41 +153,62 @@ fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, F
     }
 }
 
-/// `named` is `run` as pages show it.
 fn start_session(
     plan: &RecordPlan,
     run: &RunInfo,
-    named: &RunInfo,
-    outputs: &mut OpenOutputs,
+    outputs: &OpenOutputs,
 ) -> Result<(Session, RecordingSink), Failure> {
     let file = outputs.recording().map_err(Failure::new)?;
     let sink = RecordingSink::start(file, run).map_err(hints::writing_failure)?;
     let session = Session::start(run.pid, plan.options.clone(), Box::new(sink.clone()))
         .map_err(hints::session_failure)?;
-    let kept = outputs.keep_recording();
-    if let Err(failure) = kept.and_then(|()| hold_pages(plan, named, outputs)) {
-        let _ = session.stop();
-        return Err(failure);
-    }
     Ok((session, sink))
 }
 
-/// Whoever opens a page before the end sees that the recording is under way.
-fn hold_pages(plan: &RecordPlan, run: &RunInfo, outputs: &mut OpenOutputs) -> Result<(), Failure> {
-    let name = |path: &Path| {
-        path.file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned()
-    };
-    let recording = outputs.named_recording().map(|output| name(&output.path));
+/// Whoever opens a page before the end sees that the recording is under way. `run` is as pages show
+/// it.
+fn hold_pages(plan: &RecordPlan, run: &RunInfo, outputs: &mut OpenOutputs) {
+    let recording = outputs
+        .named_recording()
+        .map(|output| output.path.to_owned());
     outputs.hold_pages(|page| {
-        let expected = under_way::Expected {
-            is_rewritten: plan.snapshot.is_some(),
-            files: recording.clone().map(|recording| (recording, name(page))),
-        };
-        under_way::render(run, &expected)
-    })
+        let files = recording
+            .as_deref()
+            .map(|recording| names_in_one_folder(recording, page));
+        let is_rewritten = plan.snapshot.is_some();
+        under_way::render(
+            run,
+            &under_way::Expected {
+                is_rewritten,
+                files,
+            },
+        )
+    });
+}
+
+/// What the recording and the page are called in a shell: in the folder of both, or with their
+/// paths.
+fn names_in_one_folder(recording: &Path, page: &Path) -> (String, String) {
+    let is_one = recording.parent() == page.parent();
+    let shown = |path: &Path| {
+        let name = path.file_name().filter(|_| is_one).map(Path::new);
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        shell_word(&name.unwrap_or(&absolute).to_string_lossy())
+    };
+    (shown(recording), shown(page))
+}
+
+/// A file's name as one word of a shell, and no option.
+fn shell_word(name: &str) -> String {
+    let is_plain = |letter: char| letter.is_alphanumeric() || "/._-+:,@%".contains(letter);
+    let name = match name.starts_with('-') {
+        true => format!("./{name}"),
+        false => name.to_owned(),
+    };
+    match name.chars().all(is_plain) {
+        true => name,
+        false => format!("'{}'", name.replace('\'', r"'\''")),
+    }
 }
 
 /// A recording under way.

@@ -44,13 +44,13 @@ impl Tracer {
         // code before it; so the tick is deferred to the next stop that finds the thread running,
         // like ticks over the budget. If the next one finds it blocked, too, the sleep is recorded:
         // the thread hardly ever runs for longer, and the next stop that finds it running may be in
-        // another phase of the step. A thread whose sleeps are too brief to be read is recorded
-        // where the stop finds it: at ticks in which it slept it may run by then, too.
+        // another phase of the step. So it is at once of a thread that sleeps briefly, and of one
+        // that slept when it was polled.
         if candidate.asleep.is_none() && waits {
-            if thread.sleeps_briefly {
+            if candidate.woke {
                 thread.state = ThreadState::Sleeping;
                 sample.recorded.syscall = syscall;
-            } else if !std::mem::replace(&mut thread.blocked, true) {
+            } else if !candidate.sleeps_briefly && !std::mem::replace(&mut thread.blocked, true) {
                 self.capture.put_back(sample);
                 self.defer(candidate);
                 return stop_ns;

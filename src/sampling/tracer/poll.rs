@@ -27,7 +27,16 @@ pub(super) struct Candidate {
     pub(super) asleep: Option<Whereabouts>,
     /// It runs, and a stop would probably end its system call early.
     pub(super) stop_would_interrupt: bool,
+    /// It has slept so often since the last poll that few of its sleeps last for a read, or it runs
+    /// for less time than a stop takes to land: it is stopped wherever it is by then.
+    pub(super) sleeps_briefly: bool,
+    /// It slept when it was polled, and woke while it was read.
+    pub(super) woke: bool,
 }
+
+/// Sleeps a millisecond from which on a thread sleeps briefly. A stop is one, too: at 1,000 Hz
+/// there is one in each.
+const BRIEF_PER_MS: u64 = 2;
 
 /// Result of a poll.
 pub(super) enum Found {
@@ -112,6 +121,9 @@ impl Poll {
             thread: at,
             slices: now.slices,
             asleep: None,
+            woke: false,
+            sleeps_briefly: (now.slices.saturating_sub(previous.slices)) * 1_000_000
+                > BRIEF_PER_MS * (tick.weight_ns() + thread.ledger.unpolled_ns()),
             stop_would_interrupt: thread.calls.stop_would_interrupt(
                 (ran.0, tick.weight_ns()),
                 now.slices != previous.slices,

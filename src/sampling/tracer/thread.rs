@@ -36,10 +36,6 @@ pub(super) struct TracedThread {
     pub(super) stack_pointer: u64,
     /// torchspy stopped it in its current sleep: it has run since then only because of that stop.
     pub(super) stopped_by_us: bool,
-    /// Its sleeps end before they are read: in front of a full queue of small kernels, for example.
-    /// Time of such sleeps must not be charged to longer ones, which may be of other code, so the
-    /// thread is stopped wherever it is.
-    pub(super) sleeps_briefly: bool,
     /// Its kernel name (`comm`) when that was last read.
     pub(super) name: String,
     /// It ran since then, so it may have set another name.
@@ -133,7 +129,6 @@ impl TracedThread {
             state: ThreadState::Unknown,
             stack_pointer: 0,
             stopped_by_us: false,
-            sleeps_briefly: false,
             name: String::new(),
             may_be_renamed: false,
             python_name: None,

@@ -32,7 +32,8 @@ const MAX_WOKEN: u32 = 4;
 /// time: its next sleep is of the same code, unlike one at a later tick that lasts long enough to
 /// be read.
 const MAX_READ_AGAIN: u32 = 8;
-/// Sleeps in a row that ended during a read after which a thread counts as one that sleeps briefly.
+/// Sleeps in a row that end during a read after which the thread is stopped instead: the first that
+/// lasts may be of other code.
 const BRIEF_SLEEPS: u32 = 2;
 /// The pause before the next look at a thread that runs.
 const UNTIL_ASLEEP: Duration = Duration::from_micros(50);
@@ -190,7 +191,7 @@ impl Tracer {
     /// too often.
     fn read_asleep(
         &mut self,
-        candidate: Candidate,
+        mut candidate: Candidate,
         whereabouts: Whereabouts,
         scheduled: SchedStat,
     ) -> Option<Candidate> {
@@ -198,12 +199,15 @@ impl Tracer {
         let process = &mut self.processes[index];
         let mut read = self.capture.asleep(process, at, whereabouts, scheduled);
         let woke = matches!(read, Asleep::Woke);
-        let mut brief_sleeps = 0;
+        let (mut brief_sleeps, mut left) = (0, MAX_READ_AGAIN);
+        if candidate.sleeps_briefly {
+            (brief_sleeps, left) = (BRIEF_SLEEPS, 0);
+        }
         if woke {
             // A thread that wakes on the tracer's CPU would preempt each read.
             self.capture.update_priority(PriorityEvent::RequestingStops);
         }
-        for _ in 0..MAX_READ_AGAIN {
+        for _ in 0..left {
             if !matches!(read, Asleep::Woke) {
                 break;
             }
@@ -221,7 +225,6 @@ impl Tracer {
         }
         let process = &mut self.processes[index];
         let thread = &mut process.threads[at];
-        thread.sleeps_briefly &= woke;
         match read {
             Asleep::Read(mut sample) => {
                 thread.charge(&mut sample.recorded, Method::Asleep);
@@ -229,8 +232,8 @@ impl Tracer {
             }
             Asleep::Woke => {
                 self.quality.torn_retries += 1;
-                thread.sleeps_briefly |= brief_sleeps >= BRIEF_SLEEPS;
-                if thread.sleeps_briefly || thread.ledger.deferred_sleeps() >= MAX_WOKEN {
+                if brief_sleeps >= BRIEF_SLEEPS || thread.ledger.deferred_sleeps() >= MAX_WOKEN {
+                    candidate.woke = true;
                     return Some(candidate);
                 }
                 // A stop where it runs by now would charge time of every sleep to the code after
