@@ -86,7 +86,6 @@ const VERSION = 1;
 /** What `step.N.left_out` holds. */
 export const TIMED = 0;
 export const LEFT_OUT = ["", "new pass", "slow start", "compile"];
-export const LEFT_OUT_BECAUSE = ["", "a pass over the data began", "slow start of the program", "until torch.compile was done"];
 
 export const PYTHON = 1;
 export const PLUMBING = 2;

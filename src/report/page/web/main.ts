@@ -2,7 +2,7 @@
 
 import { IDLE, KINDS, RANKS, rowColours } from "./colours";
 import { ComparePage } from "./compare";
-import { Data, LEFT_OUT_BECAUSE, type Share, inflate } from "./data";
+import { Data, LEFT_OUT, type Share, inflate } from "./data";
 import { byId, chooseTab, colour, element, showTip, sized, tabList } from "./dom";
 import { amount, clean, duration, isPlace, percent, shareText } from "./format";
 import { Flame, type Merge } from "./flame";
@@ -378,10 +378,11 @@ class Page {
       const each = progress.samples_per_s / progress.steps_per_s;
       cards.push(["samples/s", rate((each * 1e6) / mean), "of this process"]);
     }
-    const reasons = [...leftOut].map(([why, count]) => (all && leftOut.size === 1 ? "" : `${whole(count)} `) + LEFT_OUT_BECAUSE[why]).join(", ");
-    const those = `Times are of ${whole(lengths.length)} step${lengths.length === 1 ? "" : "s"} ${where}`;
-    if (all) return [cards, `${those}; the whole run's mean leaves ${lengths.length === 1 ? "it" : "them"} out: ${reasons}.`];
-    return [cards, `${those}${reasons ? `, without ${reasons}` : ""}.`];
+    // Short: a second line would move the timeline.
+    const reasons = [...leftOut].map(([why, count]) => `${whole(count)} (${LEFT_OUT[why]})`).join(", ");
+    const those = `Times are of ${whole(lengths.length)} step${lengths.length === 1 ? "" : "s"}`;
+    if (all) return [cards, `${those}, left out of the run's mean: ${reasons}.`];
+    return [cards, `${those} ${where}${reasons ? `, without ${reasons}` : ""}.`];
   }
 
   /** A text of the report whose places in the user's code open, and whose tables are those of this page. */
