@@ -10,7 +10,7 @@ use super::input::{InputPart, InputTask};
 use super::nn_module::NnModuleInfo;
 use super::operator::OperatorMark;
 use super::process::{ProcessInfo, ThreadInfo};
-use super::progress::CounterInfo;
+use super::progress::{CounterInfo, LeftOutStep};
 use super::region::region_names;
 use super::run::{ClockPair, RunInfo};
 use super::sample::{Capture, Gil, ThreadState};
@@ -188,6 +188,9 @@ pub struct Profile {
     pub end_ns: u64,
     /// Start and end of the recording that this is a part of; `None` if this is all of it.
     pub whole_ns: Option<(u64, u64)>,
+    /// Steps of the recording that this is a part of whose lengths means leave out, by process and
+    /// start: a part alone does not show which steps are usual. Empty if this is all of it.
+    pub left_out_steps: Vec<LeftOutStep>,
     /// End of what there was of a recording that was still being written, CLOCK_MONOTONIC; `None`
     /// if it was complete.
     pub growing_until_ns: Option<u64>,

@@ -27,6 +27,37 @@ named!(
     }
 );
 
+/// Why means leave out the length of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// A pass over the data began in it: it has what lies between two passes.
+    NewPass,
+    /// It is one of the first of the program, which are slow.
+    SlowStart,
+    /// torch.compile was at work in it, or is in a later one of the first half.
+    Compile,
+}
+
+impl Why {
+    /// The reason in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NewPass => "new pass",
+            Self::SlowStart => "slow start",
+            Self::Compile => "compile",
+        }
+    }
+}
+
+/// A step whose length means leave out. Times are of CLOCK_MONOTONIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeftOutStep {
+    pub process: ProcessId,
+    pub start_ns: u64,
+    pub end_ns: u64,
+    pub why: Why,
+}
+
 /// A counter of one object of the target.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CounterInfo {

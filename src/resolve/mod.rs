@@ -62,6 +62,7 @@ pub fn resolve(recording: &Recording, names: Names) -> Profile {
         start_ns: recording.start_ns,
         end_ns: recording.end_ns,
         whole_ns: None,
+        left_out_steps: Vec::new(),
         growing_until_ns: recording.growing.then_some(recording.end_ns),
         is_confidential: false,
         missing: recording.missing.clone(),

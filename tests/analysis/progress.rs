@@ -13,7 +13,10 @@ use torchspy::model::ids::{CounterId, ProcessId, ThreadId};
 use torchspy::model::profile::Profile;
 use torchspy::model::progress::{Condition, CounterInfo, CounterKind, ProgressPoint, facts};
 use torchspy::model::sample::Capture;
+use torchspy::report::csv;
 use torchspy::report::json::render_json;
+use torchspy::report::table::Sheet;
+use torchspy::report::tables::steps as table;
 use torchspy::report::text::diff::render_diff;
 use torchspy::report::text::{Detail, TextOptions, render_summary};
 
@@ -544,7 +547,7 @@ fn slow_steps_at_the_start_are_warm_up() {
     assert_eq!(known.times.unwrap().mean_ns, 180e6);
     let out = &json(&profile)["progress"]["left_out"];
     let wanted = serde_json::json!({
-        "unseen": 1, "start": 3, "start_seconds": 1.74, "compiles": false, "between_passes": 0,
+        "unseen": 1, "start": 3, "start_seconds": 1.74, "compiles": false, "between_passes": 0, "all": false,
     });
     assert_eq!(*out, wanted);
     let analysis = analyze(&profile);
@@ -590,6 +593,78 @@ fn a_part_of_a_run_has_no_slow_start() {
     let known = progress(&profile);
     assert_eq!(known.left_out.start, 0, "{known:?}");
     assert_eq!(known.times.unwrap().steps, known.steps - 1);
+}
+
+/// The start that an interval has depends on the run, not on the other steps of the interval.
+#[test]
+fn a_part_leaves_out_the_steps_that_the_whole_run_leaves_out() {
+    let whole = slow_at_the_start(40, 4);
+    let part = |from_ns: u64, to_ns: u64| {
+        let mut part = whole.clone();
+        restrict_to(&mut part, from_ns, to_ns).unwrap();
+        progress(&part)
+    };
+    let ms = 1_000_000;
+    // Eight steps: four slow ones would be too many of them.
+    let known = part(0, 3200 * ms);
+    assert_eq!((known.left_out.start, known.left_out.all), (3, false));
+    assert_eq!(known.times.unwrap().mean_ns, 180e6);
+    // From within the second one on.
+    let known = part(700 * ms, 8000 * ms);
+    assert_eq!((known.left_out.start, known.left_out.all), (2, false));
+    assert_eq!(known.times.unwrap().mean_ns, 180e6);
+}
+
+#[test]
+fn times_of_a_part_that_is_left_out_are_given_with_the_reason() {
+    let mut part = slow_at_the_start(40, 4);
+    restrict_to(&mut part, 0, 2_350_000_000).unwrap();
+    let known = progress(&part);
+    assert!(known.left_out.all, "{known:?}");
+    assert_eq!((known.steps, known.left_out.start), (4, 3));
+    assert_eq!(known.times.unwrap().mean_ns, 580e6);
+    let analysis = analyze(&part);
+    let brief = TextOptions {
+        detail: Detail::Brief,
+        ..TextOptions::default()
+    };
+    let text = render_summary(&part, &analysis, brief);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let wanted = "mean 580 ms of 3 | the run's mean leaves them out: 3 slow ones at the start \
+                  (1.7 s) | too few steps for percentiles";
+    assert!(
+        words
+            .replace(" | ", " ")
+            .contains(&wanted.replace(" | ", " ")),
+        "{text}"
+    );
+    let full = render_summary(&part, &analysis, TextOptions::default());
+    let words = full.split_whitespace().collect::<Vec<_>>().join(" ");
+    let wanted = "times are of 3 steps: all but 1 whose start was not seen; the run's mean leaves \
+                  these out: 3 slow ones at the start (1.7 s)";
+    assert!(words.contains(wanted), "{full}");
+}
+
+#[test]
+fn the_table_of_steps_has_the_mean() {
+    let profile = slow_at_the_start(40, 4);
+    let analysis = analyze(&profile);
+    let text = csv::render(&Sheet::new(
+        table::STEPS,
+        &table::steps(&profile, &analysis),
+    ));
+    let rows: Vec<Vec<&str>> = text.lines().map(|row| row.split(',').collect()).collect();
+    let at = |key: &str| rows[0].iter().position(|each| *each == key).unwrap();
+    let (ms, left_out) = (at("ms"), at("left_out"));
+    let marked: Vec<&str> = rows[1..].iter().map(|row| row[left_out]).collect();
+    assert_eq!(marked[..4], ["slow start", "slow start", "slow start", ""]);
+    let timed: Vec<f64> = rows[1..]
+        .iter()
+        .filter(|row| row[left_out].is_empty())
+        .map(|row| row[ms].parse().unwrap())
+        .collect();
+    let mean = timed.iter().sum::<f64>() / timed.len() as f64;
+    assert!((mean - 180.0).abs() < 1e-6, "{mean}");
 }
 
 /// The speedup is of all time after start-up, and steps that are half of it need not gain as much.

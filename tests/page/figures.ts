@@ -1,5 +1,5 @@
 // Compares what the page's own code computes with what `torchspy report --json` says.
-// usage: node figures.js PAGE.html REPORT.json [FROM TO PART.json]: PART is the report of FROM to TO, seconds
+// usage: node figures.js PAGE.html REPORT.json [FROM TO PART.json]...: PART is the report of FROM to TO, seconds
 
 import { Data, type Share, inflate } from "../../src/report/page/web/data";
 import { type Cell, Selection, type Table, View } from "../../src/report/page/web/model";
@@ -101,9 +101,13 @@ function compare(view: View, report: any, exact: boolean): void {
 function pace(view: View, report: any): void {
   const { progress } = report;
   if (!progress) return;
-  const { steps, lengths } = view.pace();
+  const { steps, lengths, all } = view.pace();
+  if (all !== progress.left_out.all) wrong.push(`all steps left out: ${all} in the page, ${progress.left_out.all} in the report`);
   near("steps", steps, progress.steps, 1);
-  if (!progress.step_ms) return;
+  if (!progress.step_ms) {
+    near("timed steps", lengths.length, 1, 1);
+    return;
+  }
   const mean = lengths.reduce((sum, length) => sum + length, 0) / lengths.length / 1e3;
   const apart = progress.step_ms.max === null ? progress.step_ms.mean : progress.step_ms.max - Math.min(...lengths) / 1e3;
   near("timed steps", lengths.length, progress.step_ms.steps, 2);
@@ -111,14 +115,16 @@ function pace(view: View, report: any): void {
 }
 
 async function main(): Promise<void> {
-  const [page, report, from, to, part] = process.argv.slice(2);
+  const [page, report, ...parts] = process.argv.slice(2);
   const html: string = readFileSync(page, "utf8");
   const data = new Data(await inflate(/id="data">([^<]*)</.exec(html)![1]));
   const primary = data.head.processes.findIndex((process) => process.primary);
   const whole = JSON.parse(readFileSync(report, "utf8"));
   compare(new View(new Selection(data, { from: 0, to: Infinity }), primary), whole, true);
+  pace(new View(new Selection(data, { from: 0, to: Infinity }), primary), whole);
   if (JSON.stringify(data.head.report) !== JSON.stringify(whole)) wrong.push("the report in the page is another than --json prints");
-  if (part) {
+  for (let at = 0; at + 2 < parts.length; at += 3) {
+    const [from, to, part] = parts.slice(at, at + 3);
     const range = { from: Number(from) * 1e6, to: Number(to) * 1e6 };
     const selected = new View(new Selection(data, range), primary);
     const reported = JSON.parse(readFileSync(part, "utf8"));

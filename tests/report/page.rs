@@ -13,8 +13,10 @@ use torchspy::analysis::analyze;
 use torchspy::analysis::diff::steps::units_of;
 use torchspy::analysis::diff::subject::subject;
 use torchspy::analysis::diff::{self, Options};
+use torchspy::analysis::progress::steps;
 use torchspy::analysis::progress::window::{WindowError, restrict_to};
 use torchspy::model::category::Phase;
+use torchspy::model::ids::ProcessId;
 use torchspy::model::profile::Profile;
 use torchspy::report::flamegraph::difference::Difference;
 use torchspy::report::json::render_json;
@@ -320,6 +322,45 @@ fn names_are_data_and_not_markup() {
     );
 }
 
+/// A run whose first steps compile, and reports on intervals that begin with it, within these
+/// steps, and have no others.
+fn starts(folder: &Path) {
+    let mut run = trained();
+    let listed = steps(&run, ProcessId(0));
+    let (first, last) = (listed[0], listed[7]);
+    let compiling = first.start_ns..last.end_ns;
+    for sample in run.samples.iter_mut().filter(|it| it.thread.0 == 0) {
+        if compiling.contains(&sample.start_ns) {
+            sample.phase = Phase::Compile;
+        }
+    }
+    let json = |profile: &Profile| render_json(profile, &analyze(profile)).unwrap();
+    write(folder.join("starts.html"), page(&run)).unwrap();
+    write(folder.join("starts.json"), json(&run)).unwrap();
+    let at = |step: usize| listed[step].start_ns - run.start_ns + 30_000_000;
+    let mut list = String::new();
+    for (number, (from_ns, to_ns)) in [(0, at(12)), (at(3), at(20)), (at(2), at(6))]
+        .into_iter()
+        .enumerate()
+    {
+        let mut part = run.clone();
+        restrict_to(&mut part, from_ns, to_ns).unwrap();
+        let file = folder.join(format!("starts-{number}.json"));
+        write(&file, json(&part)).unwrap();
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        list.push_str(&format!(
+            "{} {} {}\n",
+            seconds(from_ns),
+            seconds(to_ns),
+            file.display()
+        ));
+        let progress: serde_json::Value = serde_json::from_str(&json(&part)).unwrap();
+        let all = &progress["progress"]["left_out"]["all"];
+        assert_eq!(*all, number == 2, "{progress}");
+    }
+    write(folder.join("starts"), list).unwrap();
+}
+
 #[test]
 fn the_page_works_in_a_browser_and_has_the_figures_of_the_report() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("page");
@@ -333,6 +374,7 @@ fn the_page_works_in_a_browser_and_has_the_figures_of_the_report() {
     restrict_to(&mut part, 1_234_000_000, 7_770_000_000).unwrap();
     write(folder.join("part.json"), json(&part)).unwrap();
     write(folder.join("part"), "1.234 7.77\n").unwrap();
+    starts(&folder);
     let hostile = page_with_source(&hostile(), "/home/<b>/0.py", "<img src=x onerror=hacked=1>");
     write(folder.join("hostile.html"), hostile).unwrap();
     let sourced = page_with_source(&part, "/home/u/train.py", "    loss = step(model)");

@@ -21,6 +21,7 @@ use super::intervals::Share;
 use crate::model::category::Phase;
 use crate::model::ids::{FunctionId, ProcessId, ThreadId};
 use crate::model::profile::{Profile, ProfileSample};
+pub use crate::model::progress::Why;
 use crate::model::progress::{CounterKind, facts};
 use crate::model::seconds;
 pub use passes::Pass;
@@ -48,18 +49,8 @@ pub struct WarmUp {
     pub ns: u64,
 }
 
-/// Why the length of a step is not among those that [`StepTimes`] is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// A pass over the data began in it: it has what lies between two passes.
-    NewPass,
-    /// It is one of the first of the program, which are slow.
-    SlowStart,
-    /// torch.compile was at work in it, or is in a later one of the first half.
-    Compile,
-}
-
-/// Steps that [`StepTimes`] does not include, by reason.
+/// Steps that [`StepTimes`] does not include, by reason. Reasons are those of the complete
+/// recording, in each of its parts.
 #[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
     /// Steps whose start was not seen: those before the first end that was read.
@@ -75,6 +66,9 @@ pub struct LeftOut {
     pub compiles: bool,
     /// Steps in which a pass over the data began.
     pub between_passes: u64,
+    /// Whether there are no other complete steps, as there may be in a part of a recording:
+    /// [`StepTimes`] is of these then.
+    pub all: bool,
 }
 
 /// Lengths of steps.
@@ -228,7 +222,7 @@ pub fn progress(
         StepUnit::Optimizer => passes::batches_per_step(&passes),
     };
     let batch_size = batch_size(profile, &training);
-    let timed = times::timed(profile, &counted, &passes, samples);
+    let timed = times::timed(profile, process, &counted, &passes, samples);
     let evaluation = match counted.unit {
         StepUnit::Batch => Evaluation::default(),
         StepUnit::Optimizer => {
@@ -290,15 +284,11 @@ pub fn epochs(profile: &Profile, process: ProcessId) -> Vec<(u64, u64)> {
 }
 
 /// The steps of a process, as [`steps`] lists them, each with the reason why it is not timed.
-/// `samples` are those of the training thread.
-pub fn timed_steps(
-    profile: &Profile,
-    process: ProcessId,
-    samples: &[&ProfileSample],
-) -> Vec<(Step, Option<Why>)> {
+pub fn timed_steps(profile: &Profile, process: ProcessId) -> Vec<(Step, Option<Why>)> {
     series::count(profile, process).map_or(Vec::new(), |counted| {
         let passes = passes::passes(profile, process, &counted);
-        times::chosen(profile, &counted, &passes, samples)
+        let samples = series::thread_samples(profile, counted.thread);
+        times::chosen(profile, process, &counted, &passes, &samples)
     })
 }
 

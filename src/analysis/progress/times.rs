@@ -6,7 +6,9 @@ use super::{LeftOut, PhaseTime, SlowStep, Spread, StepTimes, WarmUp, Why};
 use crate::analysis::functions::user_lines;
 use crate::analysis::intervals::{Share, Shares};
 use crate::model::category::{Phase, SummaryRow};
+use crate::model::ids::ProcessId;
 use crate::model::profile::{Profile, ProfileSample};
+use crate::model::progress::LeftOutStep;
 
 /// Minimum length of a step in ticks for its length to be reported.
 const TICKS_A_STEP: f64 = 5.0;
@@ -20,6 +22,8 @@ const SLOW_OF_STEPS: usize = 10;
 const SLOW_START: f64 = 1.5;
 /// If `torch.compile` takes at least this share of a step, all steps up to it are warm-up.
 const COMPILES: f64 = 0.2;
+/// Minimum number of steps for percentiles.
+pub const FEWEST_FOR_SPREAD: usize = 10;
 /// Maximum number of slow steps that are listed.
 const MOST_LISTED: usize = 5;
 
@@ -40,6 +44,7 @@ pub(super) struct Timed {
 /// Times of steps. `samples` are those of the training thread.
 pub(super) fn timed(
     profile: &Profile,
+    process: ProcessId,
     counted: &Counted,
     passes: &[Pass],
     samples: &[&ProfileSample],
@@ -52,15 +57,17 @@ pub(super) fn timed(
             own.as_slice()
         }
     };
-    let all = chosen(profile, counted, passes, samples);
-    let is_timed = |chosen: &&(Step, Option<Why>)| chosen.1.is_none();
+    let all = chosen(profile, process, counted, passes, samples);
+    let left_out = left_out(counted, &all);
+    // Times with a reservation say more than none.
+    let is_timed = |chosen: &&(Step, Option<Why>)| left_out.all || chosen.1.is_none();
     let steps: Vec<Step> = all.iter().filter(is_timed).map(|&(step, _)| step).collect();
     let phases = phases_of_steps(&steps, samples);
-    let left_out = left_out(counted, &all);
     let first_ns = samples
         .first()
         .map_or(profile.start_ns, |sample| sample.start_ns);
     let warm_up = match steps.first() {
+        Some(_) if left_out.all => WarmUp::default(),
         Some(step) if begins_with_program(profile) || left_out.start > 0 => WarmUp {
             steps: step.number - 1,
             ns: step.start_ns.saturating_sub(first_ns),
@@ -79,8 +86,36 @@ pub(super) fn timed(
     }
 }
 
-/// The listed steps, each with the reason why its length is not among the times.
+/// The listed steps, each with the reason why its length is not among the times. In a part of a
+/// recording, the reasons are those of the complete one. `samples` are those of the counter's
+/// thread.
 pub(super) fn chosen(
+    profile: &Profile,
+    process: ProcessId,
+    counted: &Counted,
+    passes: &[Pass],
+    samples: &[&ProfileSample],
+) -> Vec<(Step, Option<Why>)> {
+    match profile.whole_ns {
+        None => chosen_of_all(profile, counted, passes, samples),
+        Some(_) => {
+            let of_process = |step: &&LeftOutStep| step.process == process;
+            let known: Vec<&LeftOutStep> =
+                profile.left_out_steps.iter().filter(of_process).collect();
+            // Its ends, each between two samples, may differ by a tick if samples are cut.
+            let reason = |step: &Step| {
+                let middle_ns = step.start_ns.saturating_add(length(step) / 2);
+                let next = known.partition_point(|known| known.start_ns <= middle_ns);
+                let last = known.get(next.checked_sub(1)?)?;
+                (middle_ns < last.end_ns).then_some(last.why)
+            };
+            let steps = listed(counted).into_iter();
+            steps.map(|step| (step, reason(&step))).collect()
+        }
+    }
+}
+
+fn chosen_of_all(
     profile: &Profile,
     counted: &Counted,
     passes: &[Pass],
@@ -102,7 +137,7 @@ pub(super) fn chosen(
     let leaves_out = inside.len() * 2 >= all.len();
     let steps = if leaves_out { &inside } else { &all };
     let compiles = compiles_until(&phases_of_steps(steps, samples));
-    // Later, slow steps are no start: a part of a recording begins anywhere.
+    // Later, slow steps are no start: a recording of a running program begins anywhere.
     let slow = match begins_with_program(profile) {
         true => slow_start(steps),
         false => 0,
@@ -125,6 +160,7 @@ pub(super) fn chosen(
 fn left_out(counted: &Counted, all: &[(Step, Option<Why>)]) -> LeftOut {
     let mut out = LeftOut {
         unseen: counted.steps.saturating_sub(all.len() as u64),
+        all: !all.is_empty() && all.iter().all(|(_, why)| why.is_some()),
         ..LeftOut::default()
     };
     for (step, why) in all {
@@ -205,7 +241,6 @@ fn compiles_until(phases: &[ByPhase]) -> usize {
 
 fn step_times(steps: &[Step], tick_ns: f64) -> Option<StepTimes> {
     const FEWEST: usize = 2;
-    const FOR_SPREAD: usize = 10;
     let lengths: Vec<u64> = steps.iter().map(length).collect();
     let ns = total(&lengths);
     if lengths.len() < FEWEST || ns == 0 {
@@ -213,7 +248,7 @@ fn step_times(steps: &[Step], tick_ns: f64) -> Option<StepTimes> {
     }
     let count = lengths.len() as f64;
     let mean_ns = ns as f64 / count;
-    let are_told = mean_ns > TICKS_A_STEP * tick_ns && lengths.len() >= FOR_SPREAD;
+    let are_told = mean_ns > TICKS_A_STEP * tick_ns && lengths.len() >= FEWEST_FOR_SPREAD;
     let spread = are_told.then(|| spread(steps, &lengths, mean_ns));
     Some(StepTimes {
         steps: lengths.len() as u64,

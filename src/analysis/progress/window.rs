@@ -1,8 +1,10 @@
 //! Restricts a profile to some of its steps, or to an interval of time.
 
-use super::series;
+use super::{series, timed_steps};
 use crate::analysis::summary;
+use crate::model::ids::ProcessId;
 use crate::model::profile::{Profile, ProfileSample};
+use crate::model::progress::LeftOutStep;
 use crate::model::sample::ThreadState;
 
 /// Steps of a recording.
@@ -89,6 +91,9 @@ pub fn restrict_to(profile: &mut Profile, from_ns: u64, to_ns: u64) -> Result<()
 }
 
 fn cut(profile: &mut Profile, start_ns: u64, end_ns: u64) {
+    if profile.whole_ns.is_none() {
+        profile.left_out_steps = left_out_steps(profile);
+    }
     let before = running_ns(profile);
     profile.samples.retain_mut(|sample| {
         let sample_end = sample.start_ns.saturating_add(sample.weight_ns);
@@ -130,6 +135,23 @@ fn cut(profile: &mut Profile, start_ns: u64, end_ns: u64) {
         index += 1;
         is_last_before || (start_ns < point.time_ns && point.time_ns <= end_ns)
     });
+}
+
+/// Steps of a complete recording whose lengths means leave out, by process and start.
+fn left_out_steps(profile: &Profile) -> Vec<LeftOutStep> {
+    let processes = (0..profile.processes.len()).map(ProcessId::from_index);
+    let of = |process: ProcessId| {
+        let steps = timed_steps(profile, process).into_iter();
+        steps.filter_map(move |(step, why)| {
+            Some(LeftOutStep {
+                process,
+                start_ns: step.start_ns,
+                end_ns: step.end_ns,
+                why: why?,
+            })
+        })
+    };
+    processes.flat_map(of).collect()
 }
 
 /// Sampled time on a CPU, by thread: exact CPU time is known for the complete recording only.

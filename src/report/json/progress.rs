@@ -74,7 +74,8 @@ pub struct StepMs {
     pub steps: u64,
     /// Mean.
     pub mean: f64,
-    /// 95 % interval of the mean; null if steps last five ticks or less, as all below.
+    /// 95 % interval of the mean; null if steps last five ticks or less, or are
+    /// fewer than ten, as all below.
     pub mean_low: Option<f64>,
     /// See `mean_low`.
     pub mean_high: Option<f64>,

@@ -158,7 +158,7 @@ pub(super) fn write_progress(
         columns.add(format!("{name}.{}.length", process.0), &length);
     };
     let own = crate::analysis::of_thread(profile, thread);
-    let steps = timed_steps(profile, process, &own);
+    let steps = timed_steps(profile, process);
     let listed = steps.get(..MOST_STEPS).unwrap_or(&steps);
     let times: Vec<(u64, u64)> = listed
         .iter()

@@ -3,6 +3,7 @@
 use super::format::{count, cut, milliseconds, percent, place, printable, seconds, share_of};
 use super::{WIDTH, line, sentence, table, wrapped};
 use crate::analysis::Analysis;
+use crate::analysis::progress::times::FEWEST_FOR_SPREAD;
 use crate::analysis::progress::{Progress, SlowStep, StepTimes, StepUnit};
 use crate::analysis::summary::ProcessSummary;
 use crate::model::category::Phase;
@@ -187,8 +188,17 @@ fn times_of(progress: &Progress, times: &StepTimes) -> Vec<String> {
         mean.push_str(&format!(" of {}", count(times.steps)));
     }
     let mut facts = vec![mean];
-    facts.extend(start(progress).map(|start| format!("without {start}")));
+    match progress.left_out.all {
+        true => facts.push(format!(
+            "the run's mean leaves them out: {}",
+            reasons(progress).join(", ")
+        )),
+        false => facts.extend(start(progress).map(|start| format!("without {start}"))),
+    }
     facts.push(match &times.spread {
+        None if times.steps < FEWEST_FOR_SPREAD as u64 => {
+            "too few steps for percentiles".to_owned()
+        }
         None => "steps too short for percentiles".to_owned(),
         Some(spread) => format!(
             "p50 {} p95 {} p99 {} max {} ms",
@@ -219,23 +229,38 @@ fn left_out(out: &mut String, progress: &Progress) {
         return;
     };
     let each = &progress.left_out;
-    let mut reasons = Vec::new();
-    if each.unseen > 0 {
-        reasons.push(format!("{} whose start was not seen", count(each.unseen)));
+    let unseen = format!("{} whose start was not seen", count(each.unseen));
+    let mut without: Vec<String> = Vec::new();
+    without.extend((each.unseen > 0).then_some(unseen));
+    if !each.all {
+        without.extend(reasons(progress));
     }
-    reasons.extend(start(progress));
-    if each.between_passes > 0 {
-        reasons.push(format!(
-            "{} in which a pass over the data began",
-            count(each.between_passes)
+    let mut text = match without.is_empty() {
+        true => format!("times are of {} steps: all", count(times.steps)),
+        false => format!(
+            "times are of {} steps: all but {}",
+            count(times.steps),
+            without.join(", ")
+        ),
+    };
+    if each.all {
+        text.push_str(&format!(
+            "; the run's mean leaves these out: {}",
+            reasons(progress).join(", ")
         ));
     }
-    let reasons = match reasons.is_empty() {
-        true => "all".to_owned(),
-        false => format!("all but {}", reasons.join(", ")),
-    };
-    let text = format!("times are of {} steps: {reasons}", count(times.steps));
     sentence(out, "  ", &text);
+}
+
+/// Complete steps that the mean of the run is not of, by reason.
+fn reasons(progress: &Progress) -> Vec<String> {
+    let mut reasons: Vec<String> = start(progress).into_iter().collect();
+    let passes = progress.left_out.between_passes;
+    if passes > 0 {
+        let text = format!("{} in which a pass over the data began", count(passes));
+        reasons.push(text);
+    }
+    reasons
 }
 
 /// What was counted, and which counter.

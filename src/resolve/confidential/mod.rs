@@ -147,6 +147,7 @@ impl Confidential {
             start_ns: _,
             end_ns: _,
             whole_ns: _,
+            left_out_steps: _,
             growing_until_ns: _,
             is_confidential,
             missing,

@@ -2,7 +2,7 @@
 
 import { IDLE, KINDS, RANKS, rowColours } from "./colours";
 import { ComparePage } from "./compare";
-import { Data, type Share, inflate } from "./data";
+import { Data, LEFT_OUT, type Share, inflate } from "./data";
 import { byId, chooseTab, colour, element, showTip, sized, tabList } from "./dom";
 import { amount, clean, duration, isPlace, percent, shareText } from "./format";
 import { Flame, type Merge } from "./flame";
@@ -367,7 +367,7 @@ class Page {
     const { head } = this.data;
     const process = head.processes[this.state.process];
     if (!process?.has_steps) return [[], ""];
-    const { steps, lengths } = this.view.pace();
+    const { steps, lengths, leftOut, all } = this.view.pace();
     const where = this.state.selection ? "in the selection" : "of this process";
     const cards: Card[] = [["steps", whole(steps), where]];
     if (!lengths.length) return [cards, `No step lies ${where} as a whole.`];
@@ -378,7 +378,11 @@ class Page {
       const each = progress.samples_per_s / progress.steps_per_s;
       cards.push(["samples/s", rate((each * 1e6) / mean), "of this process"]);
     }
-    return [cards, `Times are of ${whole(lengths.length)} steps ${where}.`];
+    // Short: a second line would move the timeline.
+    const reasons = [...leftOut].map(([why, count]) => `${whole(count)} (${LEFT_OUT[why]})`).join(", ");
+    const those = `Times are of ${whole(lengths.length)} step${lengths.length === 1 ? "" : "s"}`;
+    if (all) return [cards, `${those}, left out of the run's mean: ${reasons}.`];
+    return [cards, `${those} ${where}${reasons ? `, without ${reasons}` : ""}.`];
   }
 
   /** A text of the report whose places in the user's code open, and whose tables are those of this page. */

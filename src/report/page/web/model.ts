@@ -1,6 +1,6 @@
 // What the page shows of an interval of time, by the rules of src/analysis: no rule of attribution is here, only sums.
 
-import { Data, PLUMBING, PYTHON, SLOW_START, TIMED, type Lines, type Share } from "./data";
+import { Data, LEFT_OUT, PLUMBING, PYTHON, TIMED, type Lines, type Share } from "./data";
 import { NO_SHARE, Shares } from "./shares";
 
 export interface Range {
@@ -138,6 +138,35 @@ class Sums {
     const rows = Array.from(this.keys, ([key, at]) => ({ key, at, self: this.self[at], total: this.total[at] }));
     return rows.filter((row) => row.total > 0 || row.self > 0).sort((a, b) => b.self - a.self || b.total - a.total);
   }
+}
+
+/** Steps of an interval. */
+export interface Pace {
+  /** How many end in it. */
+  steps: number;
+  /** Lengths that the mean is of, µs, ascending: of the steps that lie in it and are timed; if none is timed, of all that lie in it. */
+  lengths: number[];
+  /** How many of those that lie in it the whole run's mean leaves out, by the reason's number. */
+  leftOut: Map<number, number>;
+  /** Whether it leaves out all of them. */
+  all: boolean;
+}
+
+export function pace(steps: { start: Float64Array; end: Float64Array; leftOut: Float64Array }, range: { from: number; to: number }): Pace {
+  const { start, end } = steps;
+  const [timed, others]: number[][] = [[], []];
+  const leftOut = new Map<number, number>();
+  let count = 0;
+  end.forEach((until, at) => {
+    if (until <= range.from || until > range.to) return;
+    count++;
+    if (start[at] < range.from) return;
+    const why = steps.leftOut[at];
+    if (why !== TIMED) leftOut.set(why, (leftOut.get(why) ?? 0) + 1);
+    (why === TIMED ? timed : others).push(until - start[at]);
+  });
+  const all = !timed.length && others.length > 0;
+  return { steps: count, lengths: (all ? others : timed).sort((a, b) => a - b), leftOut, all };
 }
 
 /** The figures of one process in an interval. */
@@ -512,20 +541,9 @@ export class View {
     ]);
   }
 
-  /** How many steps end in the interval, and the lengths of those that lie in it and are timed, µs, ascending. */
-  pace(): { steps: number; lengths: number[] } {
-    const { start, end, leftOut } = this.data.steps(this.process);
-    const { from, to } = this.selection.range;
-    // Later, slow steps are no start.
-    const timed = (at: number) => leftOut[at] === TIMED || (leftOut[at] === SLOW_START && from > 0);
-    const lengths: number[] = [];
-    let steps = 0;
-    end.forEach((until, at) => {
-      if (until <= from || until > to) return;
-      steps++;
-      if (start[at] >= from && timed(at)) lengths.push(until - start[at]);
-    });
-    return { steps, lengths: lengths.sort((a, b) => a - b) };
+  /** The pace in the interval. */
+  pace(): Pace {
+    return pace(this.data.steps(this.process), this.selection.range);
   }
 
   /** Steps that end in the interval, with their time by phase. */
@@ -561,7 +579,7 @@ export class View {
       steps.number[at],
       seconds(steps.start[at]),
       (steps.end[at] - steps.start[at]) / 1e3,
-      isPrimary && slow.has(steps.number[at]) ? "slow" : null,
+      isPrimary && slow.has(steps.number[at]) ? "slow" : LEFT_OUT[steps.leftOut[at]] ? `left out: ${LEFT_OUT[steps.leftOut[at]]}` : null,
       ...main.map(({ at: phase }) => (parts.get(at)?.[phase] ?? 0) / 1e3 || null),
     ]);
     const note = "Steps that end in the interval, from the end of the step before; ends are known to about a tick.";

@@ -4,7 +4,7 @@ import { phaseColours, waitColours } from "./colours";
 import type { Data, Spans } from "./data";
 import { colour, drawnAtOnce, sized } from "./dom";
 import { amount, at as atText, clean, clock, duration, named } from "./format";
-import { type Range, statistics } from "./model";
+import { type Range, pace, statistics } from "./model";
 
 const AXIS = 24;
 const GAP = 5;
@@ -52,6 +52,7 @@ interface Times {
 
 interface Steps extends Times {
   number: Float64Array;
+  leftOut: Float64Array;
 }
 
 const GPU_MAIN = ["utilization", "memory_used"];
@@ -353,13 +354,10 @@ export class Timeline {
           for (const x of ends) context.fillRect(x - 1, y, 1, height);
         }
       },
+      // The mean that the tile has.
       value: (range) => {
-        let [count, sum] = [0, 0];
-        for (let at = upper(steps.end, range.from); at < steps.end.length && steps.end[at] <= range.to; at++) {
-          count++;
-          sum += steps.end[at] - steps.start[at];
-        }
-        return count ? duration(sum / count) : "";
+        const { lengths } = pace(steps, range);
+        return lengths.length ? duration(lengths.reduce((sum, length) => sum + length, 0) / lengths.length) : "";
       },
       tip: (us) => {
         const at = indexAt(steps, us);
