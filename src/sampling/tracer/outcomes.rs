@@ -39,13 +39,13 @@ impl Tracer {
         self.quality.stops.record(stop_ns);
         thread.stack_pointer = stack_pointer(&sample);
         let waits = matches!(ending, Some(Ending::Waits | Ending::Interrupted));
-        // A thread that ran when it was polled may have blocked before the stop landed, some tens of
-        // microseconds later. Recording that sleep would overstate every sleep at the cost of the
-        // code before it; so the tick is deferred to the next stop that finds the thread running,
-        // like ticks over the budget. If the next one finds it blocked, too, the sleep is recorded:
-        // the thread hardly ever runs for longer, and the next stop that finds it running may be in
-        // another phase of the step. So it is at once of a thread that sleeps briefly, and of one
-        // that slept when it was polled.
+        // A thread that ran when it was polled may have blocked before the stop landed, some tens
+        // of microseconds later. Recording that sleep would overstate every sleep at the cost of
+        // the code before it; so the tick is deferred to the next stop that finds the thread
+        // running, like ticks over the budget. If the next one finds it blocked, too, the sleep is
+        // recorded: the thread hardly ever runs for longer, and the next stop that finds it running
+        // may be in another phase of the step. So it is at once of a thread that sleeps briefly,
+        // and of one that slept when it was polled.
         if candidate.asleep.is_none() && waits {
             if candidate.woke {
                 thread.state = ThreadState::Sleeping;
