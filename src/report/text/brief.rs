@@ -68,7 +68,7 @@ fn lines_of(parts: &[Part]) -> usize {
 /// The summary on one screen; `itwinai`, if requested, is added to them.
 pub(super) fn brief(profile: &Profile, analysis: &Analysis, options: TextOptions) -> String {
     let verdict = Part::new(9, 13, |out| verdict::verdict(out, profile, analysis));
-    let ending = Part::new(7, 4, |out| sampler::brief(out, profile, analysis));
+    let ending = Part::new(3, 4, |out| sampler::brief(out, profile, analysis));
     let mut parts = vec![
         Part::new(STAYS, 0, |out| head(out, profile, analysis)),
         Part::new(1, 0, |out| notes(out, profile, analysis)),

@@ -40,6 +40,8 @@ pub(super) fn brief(out: &mut String, profile: &Profile, analysis: &Analysis) {
             quality.asked_hz
         ),
     }];
+    // Before what is cut where there is no room.
+    parts.push("report --full shows every table".to_owned());
     if quality.stops > 0 {
         parts.push(format!(
             "stops took {} of the program's running time, 99 of 100 less than {}",
@@ -52,7 +54,6 @@ pub(super) fn brief(out: &mut String, profile: &Profile, analysis: &Analysis) {
         let share = fine_percent(share);
         format!("Python and native frames match in only {share} of stacks")
     }));
-    parts.push("report --full shows every table".to_owned());
     out.push('\n');
     wrapped(out, &parts, "| ");
     fewer(out, profile, quality);
