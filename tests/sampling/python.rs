@@ -196,10 +196,11 @@ rooted()
             }
         }
         assert!(all > 0.0, "{version}");
-        // Where the native stack was not copied to its root, the Python frames still tell it.
+        // Where the native stack was not copied to its root, the Python frames still tell it. One
+        // that changed while it was read says so: on a busy machine some are read without a stop.
         for (stack, _) in &stacks {
             assert!(
-                stack.contains("rooted"),
+                stack.contains("rooted") || stack.contains("[partial: torn]"),
                 "{version}: {}",
                 &stack[..stack.len().min(400)]
             );
