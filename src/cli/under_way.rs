@@ -27,7 +27,7 @@ pub(crate) struct UnderWay {
 }
 
 impl UnderWay {
-    /// What messages call it: its name, and who records whom.
+    /// What messages call it: its name, the recorded process, and the recorder.
     pub(crate) fn shown(&self) -> String {
         let data = self.name.metadata().ok();
         let has_name = data.is_some_and(|data| (data.dev(), data.ino()) == self.identity);
