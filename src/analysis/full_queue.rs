@@ -4,7 +4,7 @@
 //! launch returns when the device has taken a kernel. A thread that sleeps meanwhile is seen to
 //! wait; one that spins looks like one that launches. But a launch takes a few microseconds, and
 //! what torch does for it several times as long. So where the device has hardly any spare time, a
-//! thread that launches for several times as long as all its other work takes has launches that
+//! thread that launches for as long as all its other work takes has launches that
 //! wait, unless it waits for the device in another way for longer. It is an inference, and its
 //! label says so. The launches' own work, a small part, is among it.
 
@@ -23,9 +23,12 @@ use std::ops::Range;
 const SATURATED: f64 = 0.9;
 /// Launches by other work. Of GPT on the simulated node it is 0.13 where nothing waits, and 4.4
 /// where the queue is full for a part of each step.
-const TIMES: f64 = 2.0;
+const TIMES: f64 = 1.0;
 /// Fewer samples in an interval show nothing.
 const FEWEST: usize = 20;
+/// Stretches with a shorter gap are judged together, ns: on a busy machine single windows fall
+/// below the limit, and what is left between them is too short to be judged by itself.
+const NEAR_NS: u64 = 2_000_000_000;
 /// What such launches wait for.
 const LABEL: &str = "room in the launch queue (inferred)";
 
@@ -46,8 +49,9 @@ pub fn mark(profile: &mut Profile) {
         };
         let threads = (0..profile.threads.len()).map(ThreadId::from_index);
         for thread in threads.filter(of_process) {
-            for stretch in &stretches {
-                found.extend(waiting(profile, thread, stretch));
+            let near = |one: &Range<u64>, next: &Range<u64>| next.start - one.end <= NEAR_NS;
+            for stretches in stretches.chunk_by(near) {
+                found.extend(waiting(profile, thread, stretches));
             }
         }
     }
@@ -93,25 +97,34 @@ fn launches(sample: &ProfileSample) -> bool {
     sample.activity == Activity::GpuLaunch && sample.wait.is_none()
 }
 
-/// The samples of a thread within a stretch that launch, if they wait.
-fn waiting(profile: &Profile, thread: ThreadId, stretch: &Range<u64>) -> Vec<usize> {
+/// A thread's samples within a stretch, with their indices.
+fn within<'p>(
+    profile: &'p Profile,
+    thread: ThreadId,
+    stretch: &Range<u64>,
+) -> impl Iterator<Item = (usize, &'p ProfileSample)> + use<'p> {
     let from = profile
         .samples
         .partition_point(|sample| (sample.thread, sample.start_ns) < (thread, stretch.start));
+    let end = stretch.end;
     let rest = profile.samples.get(from..).unwrap_or_default().iter();
-    let within: Vec<&ProfileSample> = rest
-        .take_while(|sample| {
-            sample.thread == thread
-                && sample.start_ns.saturating_add(sample.weight_ns) <= stretch.end
-        })
-        .collect();
+    (from..).zip(rest).take_while(move |(_, sample)| {
+        sample.thread == thread && sample.start_ns.saturating_add(sample.weight_ns) <= end
+    })
+}
+
+/// The samples of a thread within stretches that launch, if they wait.
+fn waiting(profile: &Profile, thread: ThreadId, stretches: &[Range<u64>]) -> Vec<usize> {
     let (mut launch_ns, mut other_ns, mut waits_ns) = (0_u64, 0_u64, 0_u64);
     let mut found = Vec::new();
-    for (index, sample) in within.iter().enumerate() {
+    let samples = stretches
+        .iter()
+        .flat_map(|stretch| within(profile, thread, stretch));
+    for (index, sample) in samples {
         let ns = sample.weight_ns.saturating_sub(sample.queue_ns);
         let sum = match sample.wait {
             _ if launches(sample) => {
-                found.push(from + index);
+                found.push(index);
                 &mut launch_ns
             }
             Some(wait) if wait.kind.is_for_earlier_work() => &mut waits_ns,

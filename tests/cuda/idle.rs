@@ -5,7 +5,8 @@ use crate::node::{Node, Ran};
 use gpu_node::scenario::{Scenario, Wait};
 use gpu_node::truth::{Kind, Truth};
 
-/// Mean error of the estimates of a run, as a share of the phases' time.
+/// Mean error of the estimates of a run, as a share of the phases' time; half of the intervals
+/// where these are wider.
 const ALLOWED: f64 = 0.03;
 /// Share of the thread's time without a CPU, from which on other programs disturb.
 const STARVED: f64 = 0.1;
@@ -74,7 +75,7 @@ fn check(model: &str, steps: &str, slow: f64, wait: Wait) {
     let words = ["gpu_train.py", "--model", model, "--steps", steps];
     let ran = node.record(&python, &words, &[]);
     let rows = ran.report["gpu_idle"].as_array().unwrap();
-    let (mut resolved, mut error) = (0, 0.0);
+    let (mut resolved, mut error, mut allowed) = (0, 0.0, 0.0);
     for (phase, own) in PHASES {
         let row = rows
             .iter()
@@ -101,6 +102,7 @@ fn check(model: &str, steps: &str, slow: f64, wait: Wait) {
         let holds = bound("low") - slack <= truth && truth <= bound("high") + slack;
         assert!(holds, "{truth}: {row}");
         error += ((seconds / host - truth).abs() - slack).max(0.0);
+        allowed += ((bound("high") - bound("low")) / 2.0).max(ALLOWED);
         resolved += 1;
     }
     let waits = ran.report["waits"].as_array().unwrap().iter();
@@ -115,10 +117,12 @@ fn check(model: &str, steps: &str, slow: f64, wait: Wait) {
     assert!(resolved > 0 || is_refused, "{model}: {rows:?}");
     // A sample of a thread without a CPU is long: the intervals must hold, estimates are rough.
     let is_starved = without_cpu > STARVED;
-    println!("{model}: off by {error:.3} over {resolved}, without a CPU {without_cpu:.2}");
+    println!(
+        "{model}: off by {error:.3} over {resolved} ({allowed:.3} allowed), without a CPU {without_cpu:.2}"
+    );
     assert!(
-        is_starved || error <= ALLOWED * f64::from(resolved),
-        "{model}: {error}"
+        is_starved || error <= allowed,
+        "{model}: {error} of {allowed}"
     );
 }
 

@@ -165,12 +165,12 @@ fn a_thread_that_sleeps_for_the_device_waits_at_its_line() {
 fn a_full_queue_is_a_wait_for_the_device() {
     let Some(python) = torch_python() else { return };
     let node = Node::new(&Scenario {
-        slow: 6.0,
+        slow: 10.0,
         queue: 64,
         wait: Wait::Spin,
         ..Scenario::default()
     });
-    let words = ["gpu_train.py", "--model", "gpt", "--steps", "300"];
+    let words = ["gpu_train.py", "--model", "gpt", "--steps", "200"];
     let ran = node.record(&python, &words, &[]);
     let [truth] = &ran.truths[..] else {
         panic!("{} processes", ran.truths.len())
