@@ -116,16 +116,20 @@ pub(super) fn job(profile: &Profile, process: ProcessId) -> Option<Job<'_>> {
         return None;
     };
     let variables = &process.info.environment;
-    let rendezvous = ["MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID"]
-        .iter()
-        .filter_map(|name| variables.iter().find(|(key, _)| key == name))
-        .map(|(_, value)| value.as_str())
-        .collect();
     Some(Job {
         world_size,
-        rendezvous,
+        rendezvous: rendezvous(variables),
         parent: rank.is_none().then_some(process.info.parent_pid),
     })
+}
+
+/// What in a rank's environment all ranks of its job have in common.
+pub(super) fn rendezvous(environment: &[(String, String)]) -> Vec<&str> {
+    ["MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID"]
+        .iter()
+        .filter_map(|name| environment.iter().find(|(key, _)| key == name))
+        .map(|(_, value)| value.as_str())
+        .collect()
 }
 
 /// Sums of one row.

@@ -36,6 +36,20 @@ impl Share {
     pub fn is_uncertain(&self) -> bool {
         self.samples < Self::FEW
     }
+
+    /// The difference from another share, which is independent of it.
+    #[must_use]
+    pub fn minus(&self, less: &Share) -> Share {
+        let value = self.value - less.value;
+        let below = (self.value - self.low).hypot(less.high - less.value);
+        let above = (self.high - self.value).hypot(less.value - less.low);
+        Share {
+            value,
+            low: value - below,
+            high: (value + above).min(1.0),
+            samples: self.samples,
+        }
+    }
 }
 
 /// Lower and upper bound.

@@ -24,6 +24,7 @@
 //! | [`energy`] | energy of devices, by run, rank, epoch, step and phase |
 //! | [`verdict`] | what the run is bound by |
 //! | [`quality`] | how good the samples are, and what they cost |
+//! | [`job`] | what a job of many ranks, in many recordings, waits for |
 //! | [`diff`] | what differs between two runs, beyond noise |
 
 #![allow(
@@ -44,6 +45,7 @@ pub mod functions;
 pub mod gpu_overlay;
 pub mod input_queue;
 pub mod intervals;
+pub mod job;
 pub mod late_ranks;
 mod module_groups;
 pub mod modules;

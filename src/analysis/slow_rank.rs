@@ -136,12 +136,12 @@ pub fn slow_rank(
     times.sort_by(|a, b| a.waits.value.total_cmp(&b.waits.value));
     let (slow, others) = times.split_first()?;
     let other = others.first()?;
-    let less = difference(&other.waits, &slow.waits);
+    let less = other.waits.minus(&slow.waits);
     // A rank whose script never asks for a result waits where the launch queue is full, and seems
     // to launch.
     let surely = others
         .iter()
-        .map(|other| difference(&other.waits_or_launches, &slow.waits_or_launches))
+        .map(|other| other.waits_or_launches.minus(&slow.waits_or_launches))
         .all(|less| less.low > 0.0);
     if less.value < NOTABLE || less.low <= 0.0 || !surely {
         return None;
@@ -334,19 +334,6 @@ fn times(profile: &Profile, rank: &Rank<'_>, from_ns: u64, to_ns: u64) -> Times 
         waits: shares.share(WAITS),
         waits_or_launches: shares.share(WAITS_OR_LAUNCHES),
         host,
-    }
-}
-
-/// `more` minus `less`, which are independent of each other.
-fn difference(more: &Share, less: &Share) -> Share {
-    let value = more.value - less.value;
-    let below = (more.value - more.low).hypot(less.high - less.value);
-    let above = (more.high - more.value).hypot(less.value - less.low);
-    Share {
-        value,
-        low: value - below,
-        high: (value + above).min(1.0),
-        samples: more.samples,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Arguments as typed. They go no further than [`plan`](super::plan).
 
 use super::formats::{self, Format, extensions};
+use crate::analysis::job::mesh::Mesh;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -320,12 +321,13 @@ pub(crate) struct IntervalArguments {
 const REPORT_AFTER_HELP: &str = "\
 Examples:
   torchspy report run.tspy
-  torchspy report run.tspy --by op --top 30";
+  torchspy report run.tspy --by op --top 30
+  torchspy report runs/42                      # all ranks of a job: which one is late?";
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportArguments {
-    /// The recording
-    #[arg(value_name = "FILE")]
+    /// The recording; or the folder of all recordings of a job
+    #[arg(value_name = "FILE|DIR")]
     pub(crate) file: PathBuf,
     /// Print JSON, by the schema in docs/schema
     #[arg(long)]
@@ -356,6 +358,10 @@ pub(crate) struct ReportArguments {
         conflicts_with_all = ["from", "to"]
     )]
     pub(crate) steps: Option<u64>,
+    /// Sizes of a job's parallel dimensions, outermost first, such as dp=16,pp=4,tp=8: stages of a
+    /// pipeline are compared with themselves
+    #[arg(long, value_name = "NAME=SIZE,…", value_parser = Mesh::parse)]
+    pub(crate) mesh: Option<Mesh>,
     #[command(flatten)]
     pub(crate) interval: IntervalArguments,
     /// Print only this, and all of it

@@ -14,6 +14,7 @@ mod formats;
 mod free_threaded;
 mod github_summary;
 mod hints;
+mod job_plan;
 mod messages;
 mod open_outputs;
 mod option_values;
@@ -59,6 +60,7 @@ fn dispatch(plan: Plan) -> Result<ExitCode, Failure> {
     match plan {
         Plan::Record(plan) => commands::record::run(plan),
         Plan::Report(plan) => commands::report::run(&plan),
+        Plan::ReportJob(plan) => commands::report_job::run(&plan),
         Plan::Convert(plan) => commands::convert::run(&plan),
         Plan::Snapshot(plan) => commands::snapshot::run(plan),
         Plan::View(plan) => commands::view::run(plan),

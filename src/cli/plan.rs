@@ -10,6 +10,7 @@ use super::dump_plan::DumpPlan;
 use super::failure::Failure;
 use super::formats::{self, Format};
 use super::github_summary;
+use super::job_plan::JobPlan;
 use super::option_values::{
     parse_duration, parse_duration_of, parse_editor, parse_gpu, parse_max_stopped, parse_rate,
     parse_regex, parse_snapshot, redaction,
@@ -37,6 +38,7 @@ const LIVE_SEGMENT: Duration = Duration::from_millis(400);
 pub(crate) enum Plan {
     Record(RecordPlan),
     Report(ReportPlan),
+    ReportJob(JobPlan),
     Convert(ConvertPlan),
     Snapshot(SnapshotPlan),
     View(ViewPlan),
@@ -228,6 +230,9 @@ impl Plan {
     pub(crate) fn new(arguments: Arguments) -> Result<Self, Failure> {
         Ok(match arguments.command {
             Subcommands::Record(arguments) => Plan::Record(RecordPlan::new(arguments)?),
+            Subcommands::Report(arguments) if arguments.file.is_dir() => {
+                Plan::ReportJob(JobPlan::new(arguments)?)
+            }
             Subcommands::Report(arguments) => Plan::Report(ReportPlan {
                 regions: regions::parse(&arguments.attribution.region)?,
                 rules: Rules::read(arguments.attribution.rules.as_deref())?,

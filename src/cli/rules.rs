@@ -34,6 +34,11 @@ struct Added {
 }
 
 impl Rules {
+    /// Whether there are none but torchspy's own.
+    pub(crate) fn are_built_in(&self) -> bool {
+        self.added.is_none()
+    }
+
     /// Reads a file, if one is given.
     ///
     /// # Errors

@@ -23,6 +23,7 @@ pub mod process;
 pub mod profile;
 pub mod progress;
 pub mod quality;
+pub mod reduction;
 pub mod region;
 pub mod registers;
 pub mod run;

@@ -96,6 +96,11 @@ impl SymbolTable {
             .find(|symbol| address < symbol.end)
     }
 
+    /// All symbols, by module in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &SymbolInfo> {
+        self.modules.values().flat_map(|symbols| &symbols.sorted)
+    }
+
     pub fn len(&self) -> usize {
         self.modules
             .values()

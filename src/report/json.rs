@@ -9,6 +9,7 @@ pub mod backward;
 mod build;
 pub mod compile;
 pub mod diff;
+pub mod job;
 pub mod modules;
 pub mod operators;
 pub mod progress;

@@ -195,9 +195,27 @@ pub fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{ending}", count(number))
 }
 
+/// Numbers as ranges: `0-2, 4`.
+pub fn ranges(numbers: &mut [u32]) -> String {
+    numbers.sort_unstable();
+    let runs = numbers.chunk_by(|a, b| a.checked_add(1) == Some(*b));
+    let words = runs.filter_map(|run| match run {
+        [only] => Some(only.to_string()),
+        [first, .., last] => Some(format!("{first}-{last}")),
+        [] => None,
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_that_follow_each_other_are_ranges() {
+        assert_eq!(ranges(&mut [5, 0, 1, 2, 4, 7]), "0-2, 4-5, 7");
+        assert_eq!(ranges(&mut [3]), "3");
+    }
 
     #[test]
     fn hostile_text_is_neutral_and_bounded() {

@@ -9,6 +9,7 @@ pub mod energy;
 pub mod functions;
 pub mod gpu_idle;
 pub mod input;
+pub mod job;
 pub mod modules;
 pub mod operators;
 pub mod processes;

@@ -10,6 +10,7 @@ mod energy;
 pub(crate) mod format;
 mod functions;
 mod gpu_idle;
+pub mod job;
 mod modules;
 mod operators;
 mod processes;

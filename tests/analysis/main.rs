@@ -14,6 +14,7 @@ mod diff;
 mod frameworks;
 mod gpu_energy;
 mod gpu_overlay;
+mod job;
 mod modules;
 mod operators;
 mod progress;

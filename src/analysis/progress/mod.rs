@@ -283,6 +283,18 @@ pub fn epochs(profile: &Profile, process: ProcessId) -> Vec<(u64, u64)> {
     }
 }
 
+/// Whether the numbers of a process's steps count from the program's start, and are exact: those of
+/// ranks may then be compared.
+pub fn counts_from_start(profile: &Profile, process: ProcessId) -> bool {
+    series::count(profile, process)
+        .is_some_and(|counted| series::begins_with_program(profile) && counted.late_ns.is_none())
+}
+
+/// What a step of a process is; `None` if none is counted.
+pub fn unit(profile: &Profile, process: ProcessId) -> Option<StepUnit> {
+    Some(series::count(profile, process)?.unit)
+}
+
 /// The steps of a process, as [`steps`] lists them, each with the reason why it is not timed.
 pub fn timed_steps(profile: &Profile, process: ProcessId) -> Vec<(Step, Option<Why>)> {
     series::count(profile, process).map_or(Vec::new(), |counted| {

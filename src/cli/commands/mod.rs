@@ -11,6 +11,7 @@ mod live_sink;
 pub(crate) mod man;
 pub(crate) mod record;
 pub(crate) mod report;
+pub(crate) mod report_job;
 pub(crate) mod rules;
 mod rules_of;
 pub(crate) mod snapshot;

@@ -6,6 +6,7 @@ use crate::model::profile::Role;
 use crate::model::text::printable;
 use crate::model::wait::WaitKind;
 use crate::report::command::shown_command;
+use crate::report::label::ranges;
 use crate::report::label::{counted, shown_file};
 use std::fmt::Write as _;
 
@@ -277,19 +278,6 @@ pub(super) fn rank_list(dump: &Dump, processes: &[usize]) -> String {
     words.join(", ")
 }
 
-fn ranges(numbers: &mut [u32]) -> String {
-    numbers.sort_unstable();
-    let mut words: Vec<String> = Vec::new();
-    for run in numbers.chunk_by(|a, b| a.checked_add(1) == Some(*b)) {
-        match run {
-            [only] => words.push(only.to_string()),
-            [first, .., last] => words.push(format!("{first}-{last}")),
-            [] => {}
-        }
-    }
-    words.join(", ")
-}
-
 /// `rank 3`, `trainer`, `DataLoader worker 1`.
 pub(super) fn title(role: Role) -> String {
     match role.rank() {
@@ -304,16 +292,5 @@ pub(super) fn place(place: &Place) -> String {
     match place.line {
         0 => format!("{} ({})", printable(&place.function), printable(&short)),
         line => format!("{}:{line}", printable(&short)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranks_are_ranges() {
-        assert_eq!(ranges(&mut [0, 1, 2, 4, 5, 7]), "0-2, 4-5, 7");
-        assert_eq!(ranges(&mut [3]), "3");
     }
 }

@@ -1,10 +1,12 @@
 //! Samples and stacks as columns, for analyses of many recordings: DuckDB, pandas, Spark.
 //!
 //! Two files: a row per sample ([`samples`]) and a row per stack ([`stacks`]), joined by
-//! `stack_id`. The columns are described in docs/src/parquet.md; [`SCHEMA_VERSION`] rises when one
-//! is removed or changes its meaning.
+//! `stack_id`; and sums of a recording by rank, steps, phase, wait and line ([`reduced`]), which
+//! `report` of a folder keeps beside it. The columns are described in docs/src/parquet.md;
+//! [`SCHEMA_VERSION`] rises when one is removed or changes its meaning.
 
 mod columns;
+pub mod reduced;
 pub mod samples;
 pub mod stacks;
 
@@ -46,10 +48,21 @@ fn write(
         ("torchspy.rate_hz", profile.run.rate_hz.to_string()),
         ("torchspy.started_ns", profile.run.started_ns.to_string()),
     ];
-    let keys = keys.map(|(key, value)| KeyValue::new(key.to_owned(), value));
+    write_columns(&keys, batches, empty, out)
+}
+
+/// The same with other keys.
+fn write_columns(
+    keys: &[(&str, String)],
+    batches: impl IntoIterator<Item = Result<RecordBatch, ParquetError>>,
+    empty: RecordBatch,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let keys = keys.iter();
+    let keys = keys.map(|(key, value)| KeyValue::new((*key).to_owned(), value.clone()));
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
-        .set_key_value_metadata(Some(keys.to_vec()))
+        .set_key_value_metadata(Some(keys.collect()))
         .build();
     let mut bytes = Vec::new();
     let mut writer = ArrowWriter::try_new(&mut bytes, empty.schema(), Some(properties))?;

@@ -1,0 +1,407 @@
+//! Hosts' clocks, aligned by what is simultaneous.
+//!
+//! Wall clocks of hosts differ by milliseconds and more. A collective ends on all of its ranks at
+//! nearly the same time, and each rank's samples show when, to about a tick; over hundreds of steps
+//! the mean difference between two hosts is known to a small part of one. The difference may grow:
+//! clocks drift by some parts in a million. So a line is fitted to the differences: first by the
+//! median of the slopes of all pairs (Theil 1950, Sen 1968), which outliers do not move, then by
+//! least squares over what lies near it.
+//!
+//! A thread is polled once in each interval of a tick, at a random time in it. So a collective that
+//! was seen to go on at one poll, and not at the next, ended in between: on average half a tick
+//! after the poll if it lasted for long; sooner if it lasts for less than a tick, as on the rank
+//! that arrives last ([`lag`]).
+
+use super::ranks::Rank;
+use crate::model::reduction::Reduction;
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+
+/// Ends that an alignment needs.
+const FEWEST: usize = 30;
+/// Differences that are kept for the pairs of Theil and Sen.
+const MOST_FOR_PAIRS: usize = 250;
+/// A difference that is farther from the line is an outlier. Each end is off by up to a tick, and
+/// polls come at nearly equal intervals: differences lie a tick apart from each other, so that
+/// their own spread is no measure.
+const OUTLIER_TICKS: f64 = 3.0;
+/// Wall clocks are not off by more, s: with numbers of steps that do not count from the program's
+/// start this is what identifies a step.
+const MOST_OFF_S: f64 = 30.0;
+/// Recordings of one host have one clock if their offsets between wall clock and CLOCK_MONOTONIC do
+/// not differ by more, ns; containers of the same name may be on different hosts.
+const SAME_CLOCK_NS: i64 = 200_000_000;
+
+/// How a host's clock was aligned.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Alignment {
+    /// The others are aligned with it.
+    Reference,
+    /// By the ends of collectives, or of waits for devices.
+    Ends {
+        /// Steps whose ends were compared.
+        steps: usize,
+        /// Standard deviation of a single difference, s.
+        scatter_s: f64,
+        /// 95 % interval of the offset, s: plus or minus.
+        error_s: f64,
+    },
+    /// By the wall clocks alone, for this reason.
+    WallClock(&'static str),
+}
+
+/// The clock of a host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Clock {
+    pub host: String,
+    /// Indices of its recordings.
+    pub recordings: Vec<usize>,
+    /// Wall clock minus CLOCK_MONOTONIC, ns.
+    pub wall_ns: i64,
+    /// How far its wall clock is ahead of the reference's, s, at the middle of the run.
+    pub ahead_s: f64,
+    /// By how much more each second, s/s.
+    pub drift: f64,
+    /// The middle of the run by its wall clock, ns since 1970.
+    pub middle_ns: i64,
+    pub alignment: Alignment,
+}
+
+impl Clock {
+    /// A time of CLOCK_MONOTONIC by the reference's wall clock, ns since 1970.
+    pub fn reference_ns(&self, monotonic_ns: u64) -> i64 {
+        let wall = i64::try_from(monotonic_ns)
+            .unwrap_or(i64::MAX)
+            .saturating_add(self.wall_ns);
+        let since_middle = wall.saturating_sub(self.middle_ns) as f64;
+        let ahead = self.ahead_s * 1e9 + self.drift * since_middle;
+        wall.saturating_sub(ahead as i64)
+    }
+}
+
+/// Offset of a recording's wall clock to its CLOCK_MONOTONIC, ns.
+pub fn wall_offset_ns(reduction: &Reduction) -> i64 {
+    let ns = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    ns(reduction.started_wall_ns).saturating_sub(ns(reduction.started_ns))
+}
+
+/// Ends of a host's steps.
+struct Ends {
+    /// By step the mean of its ranks, by the wall clock, in seconds since the run's start.
+    by_step: BTreeMap<u64, f64>,
+    /// Ranks that it is the mean of.
+    ranks: usize,
+    /// How far the mean end of each rank is from that of all, s: some wake up later than others.
+    deviations: Vec<f64>,
+    counts_from_start: bool,
+}
+
+/// Clocks of all hosts: `recordings` by host and [`wall_offset_ns`], and their ranks.
+pub fn clocks(recordings: &[(String, i64)], ranks: &[Rank]) -> Vec<Clock> {
+    let mut clocks = hosts(recordings);
+    let Some(from_ns) = clocks.first().map(|clock| {
+        let starts = ranks.iter().map(|rank| rank.facts.start_ns).min();
+        i64::try_from(starts.unwrap_or(0))
+            .unwrap_or(0)
+            .saturating_add(clock.wall_ns)
+    }) else {
+        return clocks;
+    };
+    let mut of_clock: Vec<Vec<&Rank>> = vec![Vec::new(); clocks.len()];
+    let owner: FxHashMap<usize, usize> = clocks
+        .iter()
+        .enumerate()
+        .flat_map(|(at, clock)| clock.recordings.iter().map(move |&each| (each, at)))
+        .collect();
+    for rank in ranks {
+        if let Some(list) = owner
+            .get(&rank.recording)
+            .and_then(|&at| of_clock.get_mut(at))
+        {
+            list.push(rank);
+        }
+    }
+    let ends: Vec<Option<Ends>> = clocks
+        .iter()
+        .zip(&of_clock)
+        .map(|(clock, ranks)| ends(clock, ranks, from_ns))
+        .collect();
+    // The first host with hardly fewer steps than any other is the reference.
+    let steps = |ends: &Option<Ends>| ends.as_ref().map_or(0, |ends| ends.by_step.len());
+    let most = ends.iter().map(steps).max().unwrap_or(0);
+    let reference = ends.iter().position(|ends| 10 * steps(ends) >= 9 * most);
+    let reference = reference.unwrap_or(0);
+    let between_ranks_s = between_ranks_s(ends.iter().flatten());
+    let tick_s = ranks.iter().map(tick_ns).fold(0.0, f64::max) / 1e9;
+    let to = ends.get(reference).and_then(Option::as_ref);
+    for (at, clock) in clocks.iter_mut().enumerate() {
+        if at == reference {
+            clock.alignment = Alignment::Reference;
+            continue;
+        }
+        match (to, ends.get(at).and_then(Option::as_ref)) {
+            (Some(to), Some(own)) => align(clock, own, to, from_ns, between_ranks_s, tick_s),
+            _ => {
+                clock.alignment = Alignment::WallClock("too few collectives were seen to end");
+            }
+        }
+    }
+    clocks
+}
+
+/// Standard deviation of the mean ends of ranks that have one clock, s; 0 if no host has several.
+fn between_ranks_s<'e>(hosts: impl Iterator<Item = &'e Ends>) -> f64 {
+    let (mut squares, mut freedom) = (0.0, 0.0);
+    for host in hosts.filter(|host| host.deviations.len() > 1) {
+        squares += host.deviations.iter().map(|each| each.powi(2)).sum::<f64>();
+        freedom += host.deviations.len() as f64 - 1.0;
+    }
+    (squares / f64::max(freedom, 1.0)).sqrt()
+}
+
+/// One clock for each host, not aligned yet.
+fn hosts(recordings: &[(String, i64)]) -> Vec<Clock> {
+    let mut clocks: Vec<Clock> = Vec::new();
+    for (index, (host, wall_ns)) in recordings.iter().enumerate() {
+        let same = clocks.iter_mut().find(|clock| {
+            clock.host == *host && clock.wall_ns.abs_diff(*wall_ns) as i64 <= SAME_CLOCK_NS
+        });
+        match same {
+            Some(clock) => clock.recordings.push(index),
+            None => clocks.push(Clock {
+                host: host.clone(),
+                recordings: vec![index],
+                wall_ns: *wall_ns,
+                ahead_s: 0.0,
+                drift: 0.0,
+                middle_ns: 0,
+                alignment: Alignment::WallClock("no other host"),
+            }),
+        }
+    }
+    clocks
+}
+
+/// The ends of the steps of a host's ranks; `None` if too few are known.
+fn ends(clock: &Clock, ranks: &[&Rank], from_ns: i64) -> Option<Ends> {
+    let seconds = |at: f64| (at + clock.wall_ns as f64 - from_ns as f64) / 1e9;
+    let of_rank = |rank: &&Rank| -> Vec<(u64, f64)> {
+        let tick_ns = tick_ns(rank);
+        let after_ns = (lag(ticks_in_it(rank)) - 0.5) * tick_ns;
+        let ends = rank.facts.sync_ends.iter();
+        ends.map(|end| (end.step, seconds(end.end_ns as f64 + after_ns)))
+            .collect()
+    };
+    let mut all: Vec<Vec<(u64, f64)>> = ranks.iter().map(of_rank).collect();
+    all.retain(|own| own.len() >= FEWEST);
+    let mut sums: BTreeMap<u64, (f64, u32)> = BTreeMap::new();
+    for &(step, at) in all.iter().flatten() {
+        let (sum, count) = sums.entry(step).or_default();
+        *sum += at;
+        *count += 1;
+    }
+    let mean = |(step, (sum, count)): (u64, (f64, u32))| (step, sum / f64::from(count));
+    let by_step: BTreeMap<u64, f64> = sums.into_iter().map(mean).collect();
+    let deviation = |own: &Vec<(u64, f64)>| {
+        let rest = own
+            .iter()
+            .filter_map(|(step, at)| Some(at - by_step.get(step)?));
+        rest.sum::<f64>() / own.len() as f64
+    };
+    let deviations = all.iter().map(deviation).collect();
+    (!all.is_empty()).then_some(Ends {
+        deviations,
+        ranks: all.len(),
+        counts_from_start: ranks.iter().all(|rank| rank.facts.counts_from_start),
+        by_step,
+    })
+}
+
+/// How long a rank is in the last collective of a step, in ticks, on average.
+fn ticks_in_it(rank: &Rank) -> f64 {
+    let ends = rank.facts.sync_ends.iter();
+    let ticks: u64 = ends.map(|end| u64::from(end.ticks)).sum();
+    let steps = rank.facts.steps as f64 / rank.facts.sync_every.max(1) as f64;
+    ticks as f64 / steps.max(1.0)
+}
+
+/// How long after the middle of the last tick whose poll saw it a collective ends that lasts for
+/// `lasts`, on average; both in ticks: half of `lasts` if that is short, half a tick if it is long.
+///
+/// Its end is at any part `f` of a tick. Either the poll of that tick is before it, and after the
+/// beginning; or it is after it, and the poll of the tick before is the last that saw it, if the
+/// collective had begun.
+fn lag(lasts: f64) -> f64 {
+    const PARTS: u32 = 100;
+    let (mut sum, mut seen) = (0.0, 0.0);
+    for part in 0..PARTS {
+        let f = (f64::from(part) + 0.5) / f64::from(PARTS);
+        let in_this = f.min(lasts);
+        let in_last = (1.0 - f) * (lasts - f).clamp(0.0, 1.0);
+        sum += in_this * (f - 0.5) + in_last * (f + 0.5);
+        seen += in_this + in_last;
+    }
+    if seen > 0.0 { sum / seen } else { 0.0 }
+}
+
+fn tick_ns(rank: &Rank) -> f64 {
+    rank.facts.wall_ns as f64 / rank.facts.ticks.max(1) as f64
+}
+
+/// A line through differences.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    /// The mean time, s.
+    middle_s: f64,
+    offset_s: f64,
+    drift: f64,
+}
+
+impl Line {
+    fn at(&self, at_s: f64) -> f64 {
+        self.offset_s + self.drift * (at_s - self.middle_s)
+    }
+}
+
+fn align(
+    clock: &mut Clock,
+    own: &Ends,
+    to: &Ends,
+    from_ns: i64,
+    between_ranks_s: f64,
+    tick_s: f64,
+) {
+    let differences = |shift: i64| -> Vec<(f64, f64)> {
+        own.by_step
+            .iter()
+            .filter_map(|(&step, &at)| {
+                let step = step.checked_add_signed(shift)?;
+                Some((at, at - to.by_step.get(&step)?))
+            })
+            .collect()
+    };
+    let shift = match own.counts_from_start && to.counts_from_start {
+        true => Some(0),
+        false => likely_shift(own, to, &differences),
+    };
+    let Some(shift) = shift else {
+        clock.alignment =
+            Alignment::WallClock("it is not known which steps are the same, and all are alike");
+        return;
+    };
+    let all = differences(shift);
+    if all.len() < FEWEST {
+        clock.alignment = Alignment::WallClock("too few steps were seen on both hosts");
+        return;
+    }
+    let rough = robust_line(&all);
+    let limit_s = OUTLIER_TICKS * tick_s;
+    let near: Vec<(f64, f64)> = (all.iter().copied())
+        .filter(|point| (point.1 - rough.at(point.0)).abs() <= limit_s)
+        .collect();
+    let (line, scatter_s, times) = least_squares(&near);
+    let farthest = all.iter().map(|point| (point.0 - line.middle_s).abs());
+    let farthest = farthest.fold(0.0, f64::max).powi(2) / times.max(f64::MIN_POSITIVE);
+    let error_s = 1.96 * scatter_s * (1.0 / near.len() as f64 + farthest).sqrt();
+    let of_ranks = 1.96 * between_ranks_s * (1.0 / own.ranks as f64 + 1.0 / to.ranks as f64).sqrt();
+    clock.ahead_s = line.offset_s;
+    clock.drift = line.drift;
+    clock.middle_ns = from_ns.saturating_add((line.middle_s * 1e9) as i64);
+    clock.alignment = Alignment::Ends {
+        steps: near.len(),
+        scatter_s,
+        error_s: error_s.hypot(of_ranks),
+    };
+}
+
+/// By how much numbers of steps differ: the shift with the least scatter, since lengths of steps
+/// vary alike on all ranks. `None` if several are as good: steps that are all alike show nothing.
+fn likely_shift(
+    own: &Ends,
+    to: &Ends,
+    differences: &impl Fn(i64) -> Vec<(f64, f64)>,
+) -> Option<i64> {
+    let (first, last) = (own.by_step.iter().next()?, own.by_step.iter().next_back()?);
+    let step_s = (last.1 - first.1) / (last.0 - first.0).max(1) as f64;
+    let near = to
+        .by_step
+        .iter()
+        .min_by(|a, b| (a.1 - first.1).abs().total_cmp(&(b.1 - first.1).abs()))?;
+    let start = *near.0 as i64 - *first.0 as i64;
+    let most = (MOST_OFF_S / step_s.max(1e-4)).clamp(1.0, 5000.0) as i64;
+    let mut scatter: Vec<(f64, i64)> = (start - most..=start + most)
+        .filter_map(|shift| {
+            let all = differences(shift);
+            (all.len() >= FEWEST).then(|| (least_squares(&all).1, shift))
+        })
+        .collect();
+    scatter.sort_by(|a, b| a.0.total_cmp(&b.0));
+    match scatter.as_slice() {
+        [best, next, ..] if best.0 > 0.7 * next.0 => None,
+        [best, ..] => Some(best.1),
+        [] => None,
+    }
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// The line that outliers do not move.
+fn robust_line(all: &[(f64, f64)]) -> Line {
+    let every = all.len().div_ceil(MOST_FOR_PAIRS).max(1);
+    let some: Vec<(f64, f64)> = all.iter().copied().step_by(every).collect();
+    let mut slopes = Vec::new();
+    for (index, a) in some.iter().enumerate() {
+        for b in some.iter().skip(index + 1).filter(|b| b.0 != a.0) {
+            slopes.push((b.1 - a.1) / (b.0 - a.0));
+        }
+    }
+    let drift = median(&mut slopes);
+    let middle_s = all.iter().map(|point| point.0).sum::<f64>() / all.len() as f64;
+    let rest = all
+        .iter()
+        .map(|point| point.1 - drift * (point.0 - middle_s));
+    Line {
+        middle_s,
+        offset_s: median(&mut rest.collect::<Vec<_>>()),
+        drift,
+    }
+}
+
+/// The line of least squares, the standard deviation of a difference from it, and the sum of the
+/// squares of times.
+fn least_squares(all: &[(f64, f64)]) -> (Line, f64, f64) {
+    let count = all.len().max(1) as f64;
+    let middle_s = all.iter().map(|point| point.0).sum::<f64>() / count;
+    let offset_s = all.iter().map(|point| point.1).sum::<f64>() / count;
+    let times: f64 = all.iter().map(|point| (point.0 - middle_s).powi(2)).sum();
+    let products = all.iter();
+    let products = products.map(|point| (point.0 - middle_s) * (point.1 - offset_s));
+    let line = Line {
+        middle_s,
+        offset_s,
+        drift: products.sum::<f64>() / times.max(f64::MIN_POSITIVE),
+    };
+    let rest = all.iter().map(|point| (point.1 - line.at(point.0)).powi(2));
+    (
+        line,
+        (rest.sum::<f64>() / (count - 2.0).max(1.0)).sqrt(),
+        times,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lag;
+
+    #[test]
+    fn what_lasts_for_less_than_a_tick_ends_sooner_after_the_last_poll() {
+        assert!((lag(0.1) - 0.05).abs() < 0.001);
+        assert!((lag(1.0) - 0.4).abs() < 0.001);
+        assert!((lag(2.0) - 0.5).abs() < 0.001);
+        assert_eq!(lag(50.0), lag(2.0));
+        assert_eq!(lag(0.0), 0.0);
+    }
+}

@@ -1,0 +1,253 @@
+//! A job of many ranks, in many recordings: which rank holds the others up, where, since when.
+//!
+//! Each recording is [reduced](reduce) on its own, which is the expensive part; reductions are
+//! folded into [ranks], and these are compared.
+//!
+//! | file | content |
+//! |---|---|
+//! | [`reduce`] | a profile, reduced |
+//! | [`ranks`] | times of each rank by class and bin of steps, and by line |
+//! | [`clocks`] | clocks of hosts, aligned |
+//! | [`mesh`] | which ranks do the same work |
+//! | [`stragglers`] | which rank the others wait for |
+//! | [`change`] | since when |
+
+pub mod change;
+pub mod clocks;
+pub mod mesh;
+pub mod ranks;
+pub mod reduce;
+pub mod stragglers;
+
+use crate::model::reduction::Reduction;
+use clocks::{Clock, clocks, wall_offset_ns};
+use mesh::{Group, Mesh, groups};
+use ranks::{Names, Rank, fold};
+use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+use stragglers::{Compared, compare};
+
+/// Ranks of larger jobs are not all named.
+const MOST_RANKS: u32 = 1 << 20;
+
+/// A recording of a job.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RecordingFacts {
+    /// As the user named it.
+    pub file: String,
+    pub host: String,
+    pub torchspy: String,
+    pub command: Vec<String>,
+    pub started_wall_ns: u64,
+    pub length_ns: u64,
+    pub rate_hz: f64,
+    /// What is missing of it.
+    pub missing: Vec<String>,
+}
+
+/// A file that is no part of the answer, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    pub file: String,
+    pub why: String,
+}
+
+/// Recordings, folded.
+#[derive(Debug, Default)]
+pub struct Folded {
+    recordings: Vec<RecordingFacts>,
+    offsets: Vec<i64>,
+    ranks: Vec<Rank>,
+    names: Names,
+    left_out: Vec<LeftOut>,
+}
+
+/// The answers for a job.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub recordings: Vec<RecordingFacts>,
+    /// Files that are no part of it.
+    pub left_out: Vec<LeftOut>,
+    /// By number.
+    pub ranks: Vec<Rank>,
+    pub names: Names,
+    /// Number of ranks of the job, by their environment.
+    pub world_size: Option<u32>,
+    /// Ranks of the job without a recording.
+    pub missing_ranks: Vec<u32>,
+    pub clocks: Vec<Clock>,
+    /// What was found in each group of ranks that do the same work.
+    pub groups: Vec<(Group, Compared)>,
+    /// Bins hold `1 << shift` steps.
+    pub shift: u32,
+}
+
+impl Folded {
+    /// Adds a recording.
+    pub fn add(&mut self, file: String, reduction: Reduction) {
+        if reduction.ranks.is_empty() {
+            let missing = reduction.missing.join("; ");
+            return self.leave_out(
+                file,
+                match missing.is_empty() {
+                    true => "no trainer was sampled in it".to_owned(),
+                    false => format!("nothing of a trainer is left of it: {missing}"),
+                },
+            );
+        }
+        self.offsets.push(wall_offset_ns(&reduction));
+        self.recordings.push(RecordingFacts {
+            file,
+            host: reduction.host.clone(),
+            torchspy: reduction.torchspy.clone(),
+            command: reduction.command.clone(),
+            started_wall_ns: reduction.started_wall_ns,
+            length_ns: reduction.length_ns,
+            rate_hz: reduction.rate_hz,
+            missing: reduction.missing.clone(),
+        });
+        let recording = self.recordings.len() - 1;
+        fold(reduction, recording, &mut self.names, &mut self.ranks);
+    }
+
+    /// Names a file that could not be read, or has nothing to add.
+    pub fn leave_out(&mut self, file: String, why: String) {
+        self.left_out.push(LeftOut { file, why });
+    }
+
+    /// Compares the ranks.
+    pub fn finish(mut self, mesh: Option<&Mesh>) -> Job {
+        self.keep_one_job();
+        self.keep_one_of_each_rank();
+        self.sort_recordings();
+        self.ranks.sort_by_key(Rank::number);
+        let shift = self.ranks.iter().map(|rank| rank.facts.shift).max();
+        let shift = shift.unwrap_or(0);
+        for rank in &mut self.ranks {
+            rank.coarsen(shift);
+        }
+        let hosts = self
+            .recordings
+            .iter()
+            .map(|recording| recording.host.clone());
+        let hosts: Vec<(String, i64)> = hosts.zip(self.offsets).collect();
+        let clocks = clocks(&hosts, &self.ranks);
+        let groups = groups(&self.ranks, mesh);
+        let compared = groups.into_iter().map(|group| {
+            let compared = compare(&self.ranks, &group.ranks);
+            (group, compared)
+        });
+        let groups = compared.collect();
+        let world_size = self
+            .ranks
+            .iter()
+            .filter_map(|rank| rank.facts.world_size)
+            .max();
+        let seen: Vec<u32> = self
+            .ranks
+            .iter()
+            .filter_map(|rank| rank.facts.rank)
+            .collect();
+        let missing = (0..world_size.unwrap_or(0).min(MOST_RANKS))
+            .filter(|rank| seen.binary_search(rank).is_err());
+        Job {
+            missing_ranks: missing.collect(),
+            recordings: self.recordings,
+            left_out: self.left_out,
+            ranks: self.ranks,
+            names: self.names,
+            world_size,
+            clocks,
+            groups,
+            shift,
+        }
+    }
+
+    /// By name, in whatever order they were added.
+    fn sort_recordings(&mut self) {
+        let all = std::mem::take(&mut self.recordings)
+            .into_iter()
+            .zip(&self.offsets);
+        let mut all: Vec<_> = all
+            .map(|(facts, &offset)| (facts, offset))
+            .enumerate()
+            .collect();
+        all.sort_by(|(_, a), (_, b)| a.0.file.cmp(&b.0.file));
+        let new: FxHashMap<usize, usize> = all
+            .iter()
+            .enumerate()
+            .map(|(new, (old, _))| (*old, new))
+            .collect();
+        (self.recordings, self.offsets) = all.into_iter().map(|(_, each)| each).unzip();
+        for rank in &mut self.ranks {
+            rank.recording = new.get(&rank.recording).copied().unwrap_or(0);
+        }
+        self.left_out
+            .sort_by(|a, b| (&a.file, &a.why).cmp(&(&b.file, &b.why)));
+    }
+
+    /// Leaves out ranks of other jobs than that with the most ranks.
+    fn keep_one_job(&mut self) {
+        let mut counts: FxHashMap<(Vec<String>, Option<u32>), usize> = FxHashMap::default();
+        let key = |rank: &Rank| (rank.facts.job.clone(), rank.facts.world_size);
+        for rank in &self.ranks {
+            *counts.entry(key(rank)).or_default() += 1;
+        }
+        let most = counts
+            .into_iter()
+            .max_by_key(|(key, count)| (*count, Reverse(key.clone())));
+        let Some((job, _)) = most else { return };
+        self.leave_out_ranks(|rank| key(rank) == job, "it is of another job");
+    }
+
+    /// Leaves out earlier recordings of a rank: it was started again.
+    fn keep_one_of_each_rank(&mut self) {
+        let mut last: FxHashMap<u32, (u64, usize)> = FxHashMap::default();
+        for rank in &self.ranks {
+            let started = self.recordings.get(rank.recording);
+            let started = started.map_or(0, |recording| recording.started_wall_ns);
+            if let Some(number) = rank.facts.rank {
+                let entry = last.entry(number).or_default();
+                *entry = (*entry).max((started, rank.recording));
+            }
+        }
+        let is_last = |rank: &Rank| match rank.facts.rank {
+            Some(number) => last
+                .get(&number)
+                .is_some_and(|&(_, at)| at == rank.recording),
+            None => true,
+        };
+        self.leave_out_ranks(is_last, "there is a later recording of the same rank");
+    }
+
+    fn leave_out_ranks(&mut self, keeps: impl Fn(&Rank) -> bool, why: &str) {
+        let (kept, dropped): (Vec<Rank>, Vec<Rank>) = std::mem::take(&mut self.ranks)
+            .into_iter()
+            .partition(|rank| keeps(rank));
+        for rank in dropped {
+            let file = self.recordings.get(rank.recording);
+            let file = file.map_or(String::new(), |recording| recording.file.clone());
+            let subject = match rank.facts.rank {
+                Some(number) => format!("rank {number} (pid {})", rank.facts.pid),
+                None => format!("pid {}", rank.facts.pid),
+            };
+            self.leave_out(file, format!("{subject} is left out: {why}"));
+        }
+        self.ranks = kept;
+    }
+}
+
+impl Job {
+    /// The clock of a recording's host.
+    pub fn clock(&self, recording: usize) -> Option<&Clock> {
+        self.clocks
+            .iter()
+            .find(|clock| clock.recordings.contains(&recording))
+    }
+
+    /// The stragglers of all groups with their group's index, by descending cost.
+    pub fn stragglers(&self) -> impl Iterator<Item = (usize, &stragglers::Straggler)> {
+        let groups = self.groups.iter().enumerate();
+        groups.flat_map(|(at, (_, found))| found.stragglers.iter().map(move |each| (at, each)))
+    }
+}

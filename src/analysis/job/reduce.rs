@@ -1,0 +1,313 @@
+//! A recording, reduced to what answers for a job need.
+
+use crate::analysis::collectives::rendezvous;
+use crate::analysis::gpu_overlay::device_of;
+use crate::analysis::of_thread;
+use crate::analysis::progress::{Step, StepUnit, counts_from_start, epochs, steps, unit};
+use crate::analysis::summary::parts;
+use crate::analysis::tracks::{self, TrackSummary};
+use crate::model::collective::{Backend, CollectiveCall};
+use crate::model::ids::{FunctionId, NameId, ProcessId, ThreadId};
+use crate::model::profile::{Profile, ProfileSample, Role};
+use crate::model::reduction::{Bin, MOST_BINS, Place, ReducedRank, ReducedRow, Reduction, SyncEnd};
+use crate::model::track::TrackKind;
+use rustc_hash::FxHashMap;
+
+/// Ends of waits that are kept for each rank: enough to align clocks.
+const MOST_ENDS: usize = 1024;
+
+/// Reduces a profile.
+pub fn reduce(profile: &Profile) -> Reduction {
+    let tracks = tracks::summarize(profile);
+    let mut reduction = Reduction {
+        torchspy: profile.run.torchspy.clone(),
+        host: profile.run.host.clone(),
+        command: profile.run.command.clone(),
+        started_wall_ns: profile.run.started_wall_ns,
+        started_ns: profile.run.started_ns,
+        length_ns: profile.end_ns.saturating_sub(profile.start_ns),
+        rate_hz: profile.run.rate_hz,
+        missing: profile.missing.clone(),
+        ..Reduction::default()
+    };
+    let mut names = Names::default();
+    for (at, process) in profile.processes.iter().enumerate() {
+        let id = ProcessId::from_index(at);
+        let (Role::Trainer { .. }, Some(thread)) = (process.role, process.training_thread) else {
+            continue;
+        };
+        let own = of_thread(profile, thread);
+        if own.is_empty() {
+            continue;
+        }
+        let steps = steps(profile, id);
+        let rank = rank(profile, &tracks, id, &own, &steps);
+        let index = reduction.ranks.len() as u32;
+        rows(
+            profile,
+            index,
+            &rank.bins,
+            &own,
+            &mut names,
+            &mut reduction.rows,
+        );
+        reduction.ranks.push(rank);
+    }
+    reduction.places = names.places(profile);
+    reduction.waits = names.waits(profile);
+    reduction
+}
+
+fn rank(
+    profile: &Profile,
+    tracks: &TrackSummary,
+    id: ProcessId,
+    own: &[&ProfileSample],
+    steps: &[Step],
+) -> ReducedRank {
+    let (mut bins, shift) = bins(steps);
+    bins.truncate(MOST_BINS);
+    let process = profile.process(id);
+    let nccl = uses_nccl(profile, id);
+    let (sync_ends, sync_every) = sync_ends(profile, own, steps, nccl);
+    let mut rank = ReducedRank {
+        unit: match unit(profile, id) {
+            Some(StepUnit::Optimizer) => "step".to_owned(),
+            Some(StepUnit::Batch) => "batch".to_owned(),
+            None => String::new(),
+        },
+        counts_from_start: counts_from_start(profile, id),
+        steps: steps.len() as u64,
+        shift,
+        sync_every,
+        sync_ends,
+        bins,
+        wall_ns: own.iter().map(|sample| sample.weight_ns).sum(),
+        ticks: own.iter().map(|sample| u64::from(sample.ticks)).sum(),
+        start_ns: own.first().map_or(0, |sample| sample.start_ns),
+        nccl,
+        epochs: epochs(profile, id)
+            .iter()
+            .map(|&(start_ns, end_ns)| end_ns.saturating_sub(start_ns))
+            .collect(),
+        ..ReducedRank::default()
+    };
+    if let Some(process) = process {
+        if let Role::Trainer {
+            rank: number,
+            world_size,
+            local_rank,
+        } = process.role
+        {
+            (rank.rank, rank.world_size, rank.local_rank) = (number, world_size, local_rank);
+        }
+        let environment = &process.info.environment;
+        rank.job = rendezvous(environment)
+            .into_iter()
+            .map(str::to_owned)
+            .collect();
+        rank.pid = process.info.pid;
+        rank.cuda = process.info.has_cuda;
+    }
+    if let Ok(device) = device_of(tracks, id) {
+        let (first, last) = match (steps.first(), steps.last()) {
+            (Some(first), Some(last)) => (first.start_ns, last.end_ns),
+            _ => (profile.start_ns, profile.end_ns),
+        };
+        rank.device = Some(device.info.uuid.clone());
+        rank.utilization = device.mean(profile, TrackKind::Utilization, first..last);
+        rank.energy_j = device.energy_j().map(|(joules, _)| joules);
+    }
+    rank
+}
+
+fn uses_nccl(profile: &Profile, id: ProcessId) -> bool {
+    let threads = profile.threads.iter().enumerate();
+    let mut own = threads.filter(|(_, thread)| thread.process == id);
+    own.any(|(at, _)| profile.facts.backend(ThreadId::from_index(at)) == Some(Backend::Nccl))
+}
+
+/// Bins of all steps, and their shift.
+fn bins(steps: &[Step]) -> (Vec<Bin>, u32) {
+    let (Some(first), Some(last)) = (steps.first(), steps.last()) else {
+        return (Vec::new(), 0);
+    };
+    let mut shift = 0;
+    while (last.number >> shift) - (first.number >> shift) >= MOST_BINS as u64 {
+        shift += 1;
+    }
+    let mut bins: Vec<Bin> = Vec::new();
+    for step in steps {
+        let index = step.number >> shift;
+        match bins.last_mut().filter(|bin| bin.index == index) {
+            Some(bin) => {
+                bin.end_ns = step.end_ns;
+                bin.steps += 1;
+            }
+            None => bins.push(Bin {
+                index,
+                steps: 1,
+                start_ns: step.start_ns,
+                end_ns: step.end_ns,
+            }),
+        }
+    }
+    (bins, shift)
+}
+
+/// The last wait for other ranks of each step that the thread was found in, of steps whose number is
+/// a multiple of the second result.
+fn sync_ends(
+    profile: &Profile,
+    own: &[&ProfileSample],
+    steps: &[Step],
+    nccl: bool,
+) -> (Vec<SyncEnd>, u64) {
+    let waits_together = |sample: &ProfileSample| match nccl {
+        true => sample
+            .wait
+            .is_some_and(|wait| wait.kind.is_for_earlier_work()),
+        false => {
+            (profile.facts.collective(sample.collective)).is_some_and(CollectiveCall::has_arrived)
+        }
+    };
+    let mut ends = Vec::new();
+    let mut samples = own.iter().peekable();
+    for step in steps {
+        let mut last: Option<SyncEnd> = None;
+        while let Some(sample) = samples.next_if(|sample| sample.start_ns < step.end_ns) {
+            if sample.start_ns < step.start_ns || !waits_together(sample) {
+                continue;
+            }
+            let end_ns = sample.start_ns.saturating_add(sample.weight_ns);
+            match &mut last {
+                Some(end) if end.end_ns == sample.start_ns => {
+                    end.end_ns = end_ns;
+                    end.ticks = end.ticks.saturating_add(sample.ticks);
+                }
+                last => {
+                    *last = Some(SyncEnd {
+                        step: step.number,
+                        start_ns: sample.start_ns,
+                        end_ns,
+                        ticks: sample.ticks,
+                    });
+                }
+            }
+        }
+        ends.extend(last);
+    }
+    // The same steps on all ranks.
+    let every = ends.len().div_ceil(MOST_ENDS).next_power_of_two() as u64;
+    ends.retain(|end| end.step.is_multiple_of(every));
+    (ends, every)
+}
+
+/// Names by the profile's ids, each once.
+#[derive(Default)]
+struct Names {
+    places: FxHashMap<(FunctionId, u32), u32>,
+    waits: FxHashMap<NameId, u32>,
+}
+
+impl Names {
+    fn places(&self, profile: &Profile) -> Vec<Place> {
+        in_order(&self.places, |&(function, line)| {
+            let function = profile.function(function);
+            function.map_or(Place::default(), |function| Place {
+                function: function.shown_name().to_owned(),
+                file: function.file.clone(),
+                line,
+            })
+        })
+    }
+
+    fn waits(&self, profile: &Profile) -> Vec<String> {
+        in_order(&self.waits, |&name| {
+            profile.facts.names.get(name).to_owned()
+        })
+    }
+}
+
+fn in_order<K, T>(ids: &FxHashMap<K, u32>, value: impl Fn(&K) -> T) -> Vec<T> {
+    let mut keys: Vec<(&K, u32)> = ids.iter().map(|(key, &id)| (key, id)).collect();
+    keys.sort_by_key(|&(_, id)| id);
+    keys.into_iter().map(|(key, _)| value(key)).collect()
+}
+
+fn id_of<K: std::hash::Hash + Eq>(ids: &mut FxHashMap<K, u32>, key: K) -> u32 {
+    let next = ids.len() as u32;
+    *ids.entry(key).or_insert(next)
+}
+
+/// Sums the samples of a rank by bin and all that a row names.
+fn rows(
+    profile: &Profile,
+    rank: u32,
+    bins: &[Bin],
+    own: &[&ProfileSample],
+    names: &mut Names,
+    rows: &mut Vec<ReducedRow>,
+) {
+    let mut sums: FxHashMap<ReducedRow, u64> = FxHashMap::default();
+    let mut first = 0;
+    for sample in own {
+        let end_ns = sample.start_ns.saturating_add(sample.weight_ns);
+        let line = profile.facts.line(sample.stack);
+        let place = line.map(|line| id_of(&mut names.places, line));
+        let label = sample.wait.map(|wait| id_of(&mut names.waits, wait.label));
+        while bins
+            .get(first)
+            .is_some_and(|bin| bin.end_ns <= sample.start_ns)
+        {
+            first += 1;
+        }
+        for (phase, activity, row, ns) in parts(sample) {
+            let mut add = |bin: Option<u16>, ns: u64| {
+                if ns > 0 {
+                    let key = ReducedRow {
+                        rank,
+                        bin,
+                        phase,
+                        row,
+                        activity,
+                        wait: sample.wait.map(|wait| wait.kind),
+                        wait_label: label,
+                        place,
+                        ns: 0,
+                    };
+                    *sums.entry(key).or_default() += ns;
+                }
+            };
+            let mut left_ns = ns;
+            let within = bins.iter().enumerate().skip(first);
+            for (at, bin) in within.take_while(|(_, bin)| bin.start_ns < end_ns) {
+                let overlap = end_ns
+                    .min(bin.end_ns)
+                    .saturating_sub(sample.start_ns.max(bin.start_ns));
+                let part =
+                    u128::from(ns) * u128::from(overlap) / u128::from(sample.weight_ns.max(1));
+                let part = u64::try_from(part).unwrap_or(ns).min(left_ns);
+                left_ns -= part;
+                add(u16::try_from(at).ok(), part);
+            }
+            add(None, left_ns);
+        }
+    }
+    let mut all: Vec<ReducedRow> = sums
+        .into_iter()
+        .map(|(key, ns)| ReducedRow { ns, ..key })
+        .collect();
+    all.sort_by_key(|row| {
+        (
+            row.bin,
+            row.phase,
+            row.row,
+            row.activity,
+            row.wait,
+            row.wait_label,
+            row.place,
+        )
+    });
+    rows.extend(all);
+}

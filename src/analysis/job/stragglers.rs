@@ -1,0 +1,365 @@
+//! Ranks that the others wait for.
+//!
+//! Ranks step together, so a step lasts equally long on all of them, and a rank that needs less
+//! time of its own waits for the others: in a collective, or, with NCCL, for its device, which spins
+//! in one. The rank that waits clearly less than the others is the one that they wait for, and what
+//! it does for longer than they do is the reason. Waits of a rank are compared with the median of
+//! the ranks that do the same work, in each bin of steps, so no clocks are needed.
+//!
+//! With NCCL the same caution as in [`slow_rank`](crate::analysis::slow_rank) holds: a busy device
+//! hides the work of its host.
+
+use super::change::{Change, best_split, probability};
+use super::ranks::{BinTimes, Doing, Rank};
+use crate::analysis::intervals::Share;
+use crate::model::reduction::Bin;
+use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+
+/// Minimum difference between the waits of a rank and the others', as a share of the time.
+const NOTABLE: f64 = 0.05;
+/// The lower end of the difference's interval must be this part of it: with many ranks some differ
+/// by chance.
+const SURE: f64 = 0.25;
+/// A rank that costs less than this part of what the slowest costs is not named next to it: it
+/// suffers from the same.
+const BESIDE: f64 = 0.25;
+/// This part of the difference must be idle time of its device.
+const IDLE: f64 = 0.5;
+/// A host that waits for less than this share of the time is what a step waits for.
+const HARDLY: f64 = 0.05;
+/// Lines with less than this part of the difference are not listed.
+const WORTH: f64 = 0.1;
+const MOST_LINES: usize = 5;
+/// With fewer steps or bins nothing is said of a rank.
+const FEW_STEPS: u64 = 10;
+const FEW_BINS: usize = 8;
+/// Ranks whose mean steps differ by more from the median do not step together with it.
+const ALIKE: f64 = 0.05;
+/// In larger groups the median of all stands for that of the others.
+const SMALL: usize = 16;
+/// A change is claimed if it is less probable by chance.
+const CHANCE: f64 = 0.01;
+
+/// A rank that the others wait for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Straggler {
+    /// Index of the rank.
+    pub rank: usize,
+    /// Its waits for others, and the median of the others', as shares of the time in which it is
+    /// slow.
+    pub waits: Share,
+    pub others_waits: Share,
+    /// How much less it waits: what each step lasts longer than with it as fast as the median.
+    pub less: Share,
+    /// The same in seconds per step.
+    pub per_step_s: f64,
+    /// Bins of the time in which it is slow, and those in which it waited least of all.
+    pub bins: usize,
+    pub last_in: usize,
+    /// How much less its device was busy than the median of the others; `None` if not known.
+    pub device_idles: Option<f64>,
+    /// Since when it is slow, or until when; `None` if all the time.
+    pub change: Option<Since>,
+    /// What it does for longer than the median of the others, as shares of the time.
+    pub doing: Vec<(Doing, f64)>,
+}
+
+/// A change of a rank's speed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Since {
+    /// The bins of the change: index in the rank's bins.
+    pub change: Change,
+    /// It became slow at the change; else it stopped being slow.
+    pub began: bool,
+    /// How probable such a change is by chance.
+    pub chance: f64,
+}
+
+/// What was found in one group of ranks that do the same work.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Compared {
+    /// By descending cost.
+    pub stragglers: Vec<Straggler>,
+    /// Mean length of a step, s.
+    pub step_s: Option<f64>,
+    /// The same if the slowest rank were as fast as the median: `step_s` less what it costs.
+    pub ideal_step_s: Option<f64>,
+    /// Ranks that were compared.
+    pub compared: usize,
+    /// Indices of ranks with too few steps.
+    pub too_short: Vec<usize>,
+    /// Indices of ranks that do not step together with the others.
+    pub out_of_step: Vec<usize>,
+}
+
+/// Bins of `ranks` are brought to a common width before.
+pub fn compare(ranks: &[Rank], group: &[usize]) -> Compared {
+    let mut found = Compared::default();
+    let mut together: Vec<usize> = Vec::new();
+    for &at in group {
+        let Some(rank) = ranks.get(at) else { continue };
+        match rank.facts.steps >= FEW_STEPS && rank.facts.bins.len() >= FEW_BINS {
+            true => together.push(at),
+            false => found.too_short.push(at),
+        }
+    }
+    let step_s = |at: usize| ranks.get(at).map_or(0.0, mean_step_s);
+    let middle_s = median(together.iter().map(|&at| step_s(at)));
+    let (alike, out) = together
+        .into_iter()
+        .partition(|&at| (step_s(at) - middle_s).abs() <= ALIKE * middle_s);
+    let together: Vec<usize> = alike;
+    found.out_of_step = out;
+    found.compared = together.len();
+    if together.len() < 2 {
+        return found;
+    }
+    found.step_s = Some(middle_s);
+    let series = Series::new(ranks, &together);
+    let mut stragglers: Vec<Straggler> = (0..together.len())
+        .filter_map(|member| straggler(ranks, &together, &series, member))
+        .collect();
+    // Where half of the ranks wait less than the others, work is shared unevenly; nobody is late.
+    if 2 * stragglers.len() > together.len() {
+        stragglers.clear();
+    }
+    stragglers.sort_by(|a, b| cost(ranks, b).total_cmp(&cost(ranks, a)));
+    let most = stragglers.first().map_or(0.0, |first| cost(ranks, first));
+    stragglers.retain(|each| cost(ranks, each) >= BESIDE * most);
+    found.ideal_step_s = Some(middle_s * (1.0 - most));
+    found.stragglers = stragglers;
+    found
+}
+
+/// What a straggler costs, as a share of the run's time.
+fn cost(ranks: &[Rank], straggler: &Straggler) -> f64 {
+    let bins = ranks
+        .get(straggler.rank)
+        .map_or(1, |rank| rank.facts.bins.len());
+    straggler.less.value * straggler.bins as f64 / bins.max(1) as f64
+}
+
+fn mean_step_s(rank: &Rank) -> f64 {
+    rank.seconds() / rank.facts.steps.max(1) as f64
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        count if count % 2 == 1 => values[count / 2],
+        count => (values[count / 2 - 1] + values[count / 2]) / 2.0,
+    }
+}
+
+/// Waits by bin, as shares of the bin's time, of all ranks that are compared.
+struct Series {
+    /// By member: bin's index and share.
+    waits: Vec<FxHashMap<u64, f64>>,
+    /// The median of all by bin, and the least.
+    median: FxHashMap<u64, f64>,
+    least: FxHashMap<u64, f64>,
+}
+
+impl Series {
+    fn new(ranks: &[Rank], members: &[usize]) -> Self {
+        let waits: Vec<FxHashMap<u64, f64>> = members
+            .iter()
+            .filter_map(|&at| ranks.get(at))
+            .map(|rank| {
+                let share = |(bin, times): (&Bin, &BinTimes)| {
+                    let length = Rank::length_s(bin).max(1e-9);
+                    (bin.index, f64::from(times.waits) / length)
+                };
+                rank.bins().map(share).collect()
+            })
+            .collect();
+        let mut of_bin: FxHashMap<u64, Vec<f64>> = FxHashMap::default();
+        for own in &waits {
+            for (&bin, &share) in own {
+                of_bin.entry(bin).or_default().push(share);
+            }
+        }
+        let least = |shares: &Vec<f64>| shares.iter().copied().fold(f64::MAX, f64::min);
+        Self {
+            least: of_bin
+                .iter()
+                .map(|(&bin, shares)| (bin, least(shares)))
+                .collect(),
+            median: of_bin
+                .into_iter()
+                .map(|(bin, shares)| (bin, median(shares.into_iter())))
+                .collect(),
+            waits,
+        }
+    }
+
+    /// The median of the others than `member` in a bin.
+    fn others(&self, member: usize, bin: u64) -> f64 {
+        if self.waits.len() > SMALL {
+            return self.median.get(&bin).copied().unwrap_or(0.0);
+        }
+        let others = self
+            .waits
+            .iter()
+            .enumerate()
+            .filter(|&(at, _)| at != member);
+        median(others.filter_map(|(_, own)| own.get(&bin).copied()))
+    }
+}
+
+fn straggler(
+    ranks: &[Rank],
+    members: &[usize],
+    series: &Series,
+    member: usize,
+) -> Option<Straggler> {
+    let at = *members.get(member)?;
+    let rank = ranks.get(at)?;
+    let own = series.waits.get(member)?;
+    let indices: Vec<u64> = rank.facts.bins.iter().map(|bin| bin.index).collect();
+    let share = |bin: &u64| own.get(bin).copied().unwrap_or(0.0);
+    let less: Vec<f64> = indices
+        .iter()
+        .map(|bin| series.others(member, *bin) - share(bin))
+        .collect();
+    let mean = less.iter().sum::<f64>() / less.len().max(1) as f64;
+    let split = best_split(&less);
+    let most = split.map_or(mean, |split| mean.max(split.before).max(split.after));
+    if most < NOTABLE {
+        return None;
+    }
+    let change = split.and_then(|change| since(&less, change));
+    let slow = match change {
+        Some(since) if since.began => since.change.at..less.len(),
+        Some(since) => 0..since.change.at,
+        None => 0..less.len(),
+    };
+    let is_slow = |bin: u64| {
+        let found = indices.binary_search(&bin);
+        found.is_ok_and(|index| slow.contains(&index))
+    };
+    let slow_bins = || rank.facts.bins.get(slow.clone()).unwrap_or_default().iter();
+    let slow_steps: u32 = slow_bins().map(|bin| bin.steps).sum();
+    let slow_step_s = slow_bins().map(Rank::length_s).sum::<f64>() / f64::from(slow_steps.max(1));
+    let waits = rank.share(is_slow, |times| times.waits);
+    let other = typical(ranks, members, at, is_slow)?;
+    let others_waits = other.share(is_slow, |times| times.waits);
+    let less_share = others_waits.minus(&waits);
+    let (own_launches, others_launch) = (
+        rank.share(is_slow, |times| times.waits_or_launches),
+        other.share(is_slow, |times| times.waits_or_launches),
+    );
+    // A rank whose script never asks for a result waits where the launch queue is full, and seems
+    // to launch.
+    let surely = others_launch.minus(&own_launches).low > 0.0;
+    if less_share.value < NOTABLE || less_share.low < SURE * less_share.value || !surely {
+        return None;
+    }
+    let busy = median(
+        members
+            .iter()
+            .filter(|&&each| each != at)
+            .filter_map(|&each| ranks.get(each)?.facts.utilization),
+    );
+    let device_idles = rank.facts.utilization.map(|own| busy - own);
+    let is_late = match (rank.facts.nccl, device_idles) {
+        (false, _) => true,
+        (true, Some(idles)) => idles >= IDLE * less_share.value,
+        (true, None) => waits.value <= HARDLY,
+    };
+    if !is_late {
+        return None;
+    }
+    let last_in = |index: &&u64| {
+        let least = series.least.get(*index).copied().unwrap_or(0.0);
+        is_slow(**index) && share(index) <= least
+    };
+    Some(Straggler {
+        rank: at,
+        waits,
+        others_waits,
+        less: less_share,
+        per_step_s: less_share.value * slow_step_s,
+        bins: slow.len(),
+        last_in: indices.iter().filter(last_in).count(),
+        device_idles,
+        change,
+        doing: doing(ranks, members, at, mean),
+    })
+}
+
+/// A change that is worth a word, of how much less a rank waits.
+fn since(less: &[f64], change: Change) -> Option<Since> {
+    let began = change.after > change.before;
+    let (slow, fast) = match began {
+        true => (change.after, change.before),
+        false => (change.before, change.after),
+    };
+    // It is slow on both sides: more or less so.
+    if slow < NOTABLE || fast > slow / 2.0 {
+        return None;
+    }
+    let chance = probability(less);
+    (chance <= CHANCE).then_some(Since {
+        change,
+        began,
+        chance,
+    })
+}
+
+/// The rank of the others whose waits are the median.
+fn typical<'r>(
+    ranks: &'r [Rank],
+    members: &[usize],
+    except: usize,
+    is_chosen: impl Fn(u64) -> bool,
+) -> Option<&'r Rank> {
+    let mut others: Vec<(f64, &Rank)> = members
+        .iter()
+        .filter(|&&each| each != except)
+        .filter_map(|&each| ranks.get(each))
+        .map(|rank| {
+            let chosen = rank.bins().filter(|(bin, _)| is_chosen(bin.index));
+            let (waits, all) = chosen.fold((0.0, 0.0), |(waits, all), (bin, times)| {
+                (waits + f64::from(times.waits), all + Rank::length_s(bin))
+            });
+            (waits / all.max(1e-9), rank)
+        })
+        .collect();
+    others.sort_by(|a, b| a.0.total_cmp(&b.0));
+    // Of two in the middle the one that waits less.
+    others
+        .get((others.len().max(1) - 1) / 2)
+        .map(|&(_, rank)| rank)
+}
+
+/// What a rank does for longer than the median of the others; lines of one function follow each
+/// other.
+fn doing(ranks: &[Rank], members: &[usize], at: usize, less: f64) -> Vec<(Doing, f64)> {
+    let Some(rank) = ranks.get(at) else {
+        return Vec::new();
+    };
+    let share = |rank: &Rank, doing: &Doing| {
+        rank.own.get(doing).copied().unwrap_or(0.0) / rank.seconds().max(1e-9)
+    };
+    let others = || {
+        let others = members.iter().filter(|&&each| each != at);
+        others.filter_map(|&each| ranks.get(each))
+    };
+    let mut more: Vec<(Doing, f64)> = rank
+        .own
+        .keys()
+        .map(|doing| {
+            let typical = median(others().map(|other| share(other, doing)));
+            (*doing, share(rank, doing) - typical)
+        })
+        .filter(|&(_, more)| more >= WORTH * less.max(0.0) && more > 0.0)
+        .collect();
+    let order = |share: f64| Reverse((share * 1e9) as u64);
+    more.sort_by_key(|&(doing, share)| (order(share), doing));
+    more.truncate(MOST_LINES);
+    more
+}

@@ -1,0 +1,147 @@
+//! `torchspy report DIR`: the recordings of a job's ranks, as one answer.
+
+use crate::analysis::job::reduce::reduce;
+use crate::analysis::job::{Folded, Job};
+use crate::cli::failure::Failure;
+use crate::cli::job_plan::JobPlan;
+use crate::cli::messages;
+use crate::cli::outputs;
+use crate::model::reduction::Reduction;
+use crate::report::csv;
+use crate::report::json::job::render_job_json;
+use crate::report::parquet::reduced;
+use crate::report::text::job::render_job;
+use std::fs::{self, File, Permissions};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::UNIX_EPOCH;
+
+/// Folders in folders are searched to this depth.
+const DEPTH: usize = 8;
+
+pub(crate) fn run(plan: &JobPlan) -> Result<ExitCode, Failure> {
+    let job = read(plan)?;
+    let text = match plan.csv {
+        Some(table) => csv::render(&table(&job)),
+        None if plan.json => render_job_json(&job).map_err(anyhow::Error::from)?,
+        None => render_job(&job, plan.full),
+    };
+    messages::data(|out| out.write_all(text.as_bytes()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads all recordings of a folder, in parallel.
+fn read(plan: &JobPlan) -> Result<Job, Failure> {
+    let files = recordings(&plan.folder)?;
+    if files.is_empty() {
+        return Err(
+            Failure::message(format!("{} has no recordings", plan.folder.display()))
+                .hint("torchspy record -o DIR/{host}-{rank}.tspy writes one for each rank"),
+        );
+    }
+    let next = AtomicUsize::new(0);
+    let workers = thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(files.len());
+    let mut folded = Folded::default();
+    thread::scope(|scope| {
+        let (sender, receiver) = mpsc::sync_channel(workers);
+        for _ in 0..workers {
+            let (sender, files, next) = (sender.clone(), &files, &next);
+            scope.spawn(move || {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(file) = files.get(at) else { return };
+                    if sender.send((file, reduction(plan, file))).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        for (file, result) in receiver {
+            let name = shown(&plan.folder, file);
+            match result {
+                Ok(reduction) => folded.add(name, reduction),
+                Err(error) => folded.leave_out(name, format!("{error:#}")),
+            }
+        }
+    });
+    Ok(folded.finish(plan.mesh.as_ref()))
+}
+
+fn shown(folder: &Path, file: &Path) -> String {
+    let name = file.strip_prefix(folder).unwrap_or(file);
+    name.display().to_string()
+}
+
+/// The recordings in a folder, by name.
+fn recordings(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let mut found = Vec::new();
+    search(folder, DEPTH, &mut found)
+        .map_err(|error| Failure::message(format!("cannot read {}: {error}", folder.display())))?;
+    found.sort();
+    Ok(found)
+}
+
+fn search(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let path = entry.path();
+        let kind = entry.file_type()?;
+        if kind.is_dir() && depth > 0 {
+            // What cannot be read below is not what was asked for.
+            search(&path, depth - 1, found).ok();
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == "tspy")
+        {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// The reduction of a recording: kept beside it, or made and kept.
+fn reduction(plan: &JobPlan, path: &Path) -> anyhow::Result<Reduction> {
+    let file = File::open(path)?;
+    let data = file.metadata()?;
+    let modified = data.modified()?.duration_since(UNIX_EPOCH);
+    let source = reduced::source(data.len(), modified.map_or(0, |time| time.as_nanos()));
+    let kept = path.with_extension("reduced.parquet");
+    let is_plain =
+        plan.regions.is_empty() && plan.rules.are_built_in() && plan.confidential.is_none();
+    if is_plain
+        && let Ok(kept) = File::open(&kept)
+        && let Ok(reduction) = reduced::read(kept, &source)
+    {
+        return Ok(reduction);
+    }
+    let shown = path.display().to_string();
+    let mut profile = outputs::read_profile_of(&file, &shown, &plan.regions, plan.rules.set)?;
+    outputs::hide(plan.confidential.as_deref(), [&mut profile]);
+    let reduction = reduce(&profile);
+    if is_plain && profile.growing_until_ns.is_none() {
+        keep(&reduction, &source, &kept, data.permissions());
+    }
+    Ok(reduction)
+}
+
+/// Keeps a reduction beside its recording, complete or not at all; where that is not possible, the
+/// next report makes it again.
+fn keep(reduction: &Reduction, source: &str, path: &Path, permissions: Permissions) {
+    let new = path.with_extension(format!("parquet.{}", std::process::id()));
+    let write = || -> std::io::Result<()> {
+        let mut file = File::options().write(true).create_new(true).open(&new)?;
+        // Whoever may not read the recording may not read this.
+        file.set_permissions(permissions)?;
+        reduced::render(reduction, source, &mut file)?;
+        fs::rename(&new, path)
+    };
+    if write().is_err() {
+        fs::remove_file(&new).ok();
+    }
+}

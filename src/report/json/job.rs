@@ -1,0 +1,143 @@
+//! The answers for a job, for machines: JSON of a schema of its own.
+
+use crate::analysis::job::Job;
+use crate::model::text::printable_json;
+use crate::report::tables::job::{ClockRow, RankRow, StragglerRow, clocks, ranks, straggler};
+use crate::torch::rules::RuleSet;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// Version of the schema. Keys are only ever added within a version.
+pub const SCHEMA: u32 = 1;
+
+/// A job.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct JobReport {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// Version of the rules that determined phases and activities.
+    pub rules: u32,
+    /// Version of the torchspy that reports.
+    pub torchspy: &'static str,
+    /// Ranks of the job, by their environment; null if it names none.
+    pub world_size: Option<u32>,
+    /// Those without a recording.
+    pub missing_ranks: Vec<u32>,
+    pub recordings: Vec<RecordingRow>,
+    /// Files that are no part of the answer.
+    pub left_out: Vec<LeftOutRow>,
+    pub clocks: Vec<ClockRow>,
+    /// Ranks that do the same work, and what was found among them.
+    pub groups: Vec<GroupRow>,
+    pub ranks: Vec<RankRow>,
+}
+
+/// A recording.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct RecordingRow {
+    pub file: String,
+    pub host: String,
+    /// Version of the torchspy that recorded.
+    pub torchspy: String,
+    pub started_wall_ns: u64,
+    pub length_s: f64,
+    pub rate_hz: f64,
+    /// What is missing of it.
+    pub missing: Vec<String>,
+}
+
+/// A file that is no part of the answer.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct LeftOutRow {
+    pub file: String,
+    pub why: String,
+}
+
+/// Ranks that do the same work.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct GroupRow {
+    /// `pp=1`; empty if all ranks do the same work.
+    pub name: String,
+    pub ranks: Vec<Option<u32>>,
+    /// Ranks that were compared.
+    pub compared: usize,
+    /// Mean length of a step, and what it would be with the slowest rank as fast as the median.
+    pub step_ms: Option<f64>,
+    pub ideal_step_ms: Option<f64>,
+    /// By descending cost.
+    pub stragglers: Vec<StragglerRow>,
+    /// Ranks with too few steps, and those that do not step together with the others.
+    pub too_short: Vec<Option<u32>>,
+    pub out_of_step: Vec<Option<u32>>,
+}
+
+/// The report of a job.
+pub fn job_report(job: &Job) -> JobReport {
+    let ids = |all: &[usize]| -> Vec<Option<u32>> {
+        let ranks = all.iter().filter_map(|&at| job.ranks.get(at));
+        ranks.map(|rank| rank.facts.rank).collect()
+    };
+    JobReport {
+        schema: SCHEMA,
+        rules: RuleSet::built_in().version,
+        torchspy: env!("CARGO_PKG_VERSION"),
+        world_size: job.world_size,
+        missing_ranks: job.missing_ranks.clone(),
+        recordings: job
+            .recordings
+            .iter()
+            .map(|recording| RecordingRow {
+                file: recording.file.clone(),
+                host: recording.host.clone(),
+                torchspy: recording.torchspy.clone(),
+                started_wall_ns: recording.started_wall_ns,
+                length_s: recording.length_ns as f64 / 1e9,
+                rate_hz: recording.rate_hz,
+                missing: recording.missing.clone(),
+            })
+            .collect(),
+        left_out: job
+            .left_out
+            .iter()
+            .map(|each| LeftOutRow {
+                file: each.file.clone(),
+                why: each.why.clone(),
+            })
+            .collect(),
+        clocks: clocks(job),
+        groups: job
+            .groups
+            .iter()
+            .map(|(group, found)| GroupRow {
+                name: group.name.clone(),
+                ranks: ids(&group.ranks),
+                compared: found.compared,
+                step_ms: found.step_s.map(|seconds| seconds * 1e3),
+                ideal_step_ms: found.ideal_step_s.map(|seconds| seconds * 1e3),
+                stragglers: found
+                    .stragglers
+                    .iter()
+                    .filter_map(|each| straggler(job, each))
+                    .collect(),
+                too_short: ids(&found.too_short),
+                out_of_step: ids(&found.out_of_step),
+            })
+            .collect(),
+        ranks: ranks(job),
+    }
+}
+
+/// The JSON schema of what [`render_job_json`].
+pub fn job_schema() -> schemars::Schema {
+    schemars::schema_for!(JobReport)
+}
+
+/// [`job_report`] as JSON text, indented, with a line feed at its end.
+///
+/// # Errors
+/// None in practice: all values can be written as JSON.
+pub fn render_job_json(job: &Job) -> Result<String, serde_json::Error> {
+    let mut text = printable_json(&serde_json::to_string_pretty(&job_report(job))?);
+    text.push('\n');
+    Ok(text)
+}

@@ -1,0 +1,289 @@
+//! A job of many ranks: its ranks, its clocks, and the ranks that the others wait for.
+
+use crate::analysis::intervals::Share;
+use crate::analysis::job::Job;
+use crate::analysis::job::clocks::{Alignment, Clock};
+use crate::analysis::job::ranks::{Class, Doing, Names, Rank};
+use crate::analysis::job::stragglers::Straggler;
+use crate::model::named::Named;
+use crate::report::table::{Column, Kind, Value};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// One rank. Shares are of its training thread's time in steps; of all of its time where no steps
+/// are known.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct RankRow {
+    /// Null if its environment names none.
+    pub rank: Option<u32>,
+    pub pid: i32,
+    pub host: String,
+    /// Its recording.
+    pub file: String,
+    /// Steps whose length is known, and their mean length.
+    pub steps: u64,
+    pub step_ms: Option<f64>,
+    pub computation: f64,
+    pub communication_call: f64,
+    pub communication_wait: f64,
+    pub input: f64,
+    pub gpu_wait: f64,
+    pub python: f64,
+    pub cpu_wait: f64,
+    pub other: f64,
+    /// Waits for other ranks and for its device.
+    pub waits: Option<Share>,
+    /// The device's utilization in steps, 0 to 1, and its energy; null if they were not recorded.
+    pub gpu_utilization: Option<f64>,
+    pub energy_j: Option<f64>,
+    /// The others wait for it.
+    pub arrives_last: bool,
+}
+
+/// Rows by rank.
+pub fn ranks(job: &Job) -> Vec<RankRow> {
+    let rows = job.ranks.iter().enumerate();
+    rows.map(|(at, rank)| rank_row(job, at, rank)).collect()
+}
+
+fn rank_row(job: &Job, at: usize, rank: &Rank) -> RankRow {
+    let all: f64 = rank.totals.iter().sum();
+    let share = |class: Class| rank.totals[class as usize] / all.max(f64::MIN_POSITIVE);
+    let has_steps = rank.facts.steps > 0;
+    let step_ms = rank.seconds() * 1e3 / rank.facts.steps.max(1) as f64;
+    let file = job.recordings.get(rank.recording);
+    RankRow {
+        rank: rank.facts.rank,
+        pid: rank.facts.pid,
+        host: rank.host.clone(),
+        file: file.map_or(String::new(), |recording| recording.file.clone()),
+        steps: rank.facts.steps,
+        step_ms: has_steps.then_some(step_ms),
+        computation: share(Class::Computation),
+        communication_call: share(Class::CommunicationCall),
+        communication_wait: share(Class::CommunicationWait),
+        input: share(Class::Input),
+        gpu_wait: share(Class::GpuWait),
+        python: share(Class::Python),
+        cpu_wait: share(Class::CpuWait),
+        other: share(Class::Other),
+        waits: has_steps.then(|| rank.share(|_| true, |times| times.waits)),
+        gpu_utilization: rank.facts.utilization,
+        energy_j: rank.facts.energy_j,
+        arrives_last: job.stragglers().any(|(_, each)| each.rank == at),
+    }
+}
+
+fn number(value: Option<f64>) -> Value {
+    value.map_or(Value::None, Value::Number)
+}
+
+fn id(value: Option<u32>) -> Value {
+    value.map_or(Value::None, |value| Value::Count(i64::from(value)))
+}
+
+const fn class(
+    key: &'static str,
+    label: &'static str,
+    value: fn(&RankRow) -> Value,
+) -> Column<RankRow> {
+    Column::new(Kind::Points, key, label, value).width(7)
+}
+
+pub const RANKS: &[Column<RankRow>] = &[
+    Column::new(Kind::Id, "rank", "rank", |row: &RankRow| id(row.rank)).width(6),
+    Column::data(Kind::Id, "pid", |row| Value::Count(i64::from(row.pid))),
+    Column::data(Kind::Text, "host", |row| Value::text(&row.host)),
+    Column::data(Kind::Text, "file", |row| Value::text(&row.file)),
+    Column::data(Kind::Count, "steps", |row| Value::Count(row.steps as i64)),
+    Column::new(Kind::Milliseconds, "step_ms", "ms/step", |row| {
+        number(row.step_ms)
+    }),
+    class("computation", "comput", |row| {
+        Value::Number(row.computation)
+    }),
+    class("communication_call", "coll", |row| {
+        Value::Number(row.communication_call)
+    }),
+    class("communication_wait", "waits", |row| {
+        Value::Number(row.communication_wait)
+    }),
+    class("input", "input", |row| Value::Number(row.input)),
+    class("gpu_wait", "gpu wt", |row| Value::Number(row.gpu_wait)),
+    class("python", "python", |row| Value::Number(row.python)),
+    class("cpu_wait", "cpu wt", |row| Value::Number(row.cpu_wait)),
+    class("other", "other", |row| Value::Number(row.other)),
+    Column::data(Kind::Share, "waits", |row| {
+        row.waits.map_or(Value::None, Value::Share)
+    }),
+    Column::data(Kind::Number, "gpu_utilization", |row| {
+        number(row.gpu_utilization)
+    }),
+    Column::data(Kind::Number, "energy_j", |row| number(row.energy_j)),
+    Column::data(Kind::Count, "arrives_last", |row| {
+        Value::Flag(row.arrives_last)
+    }),
+];
+
+/// A line at which a rank spends more time than the others.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct DoingRow {
+    pub phase: &'static str,
+    /// What it waits for there; null if it does not wait.
+    pub wait: Option<String>,
+    pub function: Option<String>,
+    pub file: Option<String>,
+    pub line: Option<u32>,
+    /// How much more than the median of the others, as a share of the time in steps.
+    pub share: f64,
+    /// The same in each step.
+    pub ms: f64,
+}
+
+/// A rank that the others wait for.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct StragglerRow {
+    pub rank: Option<u32>,
+    pub pid: i32,
+    pub host: String,
+    /// Its waits for others, and those of the median of the others, as shares of the time in which
+    /// it is slow.
+    pub waits: Share,
+    pub others_wait: Share,
+    /// The difference: how much longer each step is for it.
+    pub late: Share,
+    pub late_ms: f64,
+    /// Bins of steps in which it is slow, and those in which it waited least of all.
+    pub slow_bins: usize,
+    pub last_in_bins: usize,
+    /// How much less its GPU is busy than the median of the others; null if not known.
+    pub gpu_idles: Option<f64>,
+    /// The change, if it was not slow all the time.
+    pub change: Option<ChangeRow>,
+    pub lines: Vec<DoingRow>,
+}
+
+/// When a rank became slow, or stopped being slow.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct ChangeRow {
+    /// It became slow then; else it stopped being slow.
+    pub began: bool,
+    /// The step, with its 95 % interval.
+    pub step: u64,
+    pub step_low: u64,
+    pub step_high: u64,
+    /// Its start by the aligned clock, ns since 1970.
+    pub wall_ns: i64,
+    /// How probable such a change is by chance.
+    pub chance: f64,
+}
+
+pub fn straggler(job: &Job, found: &Straggler) -> Option<StragglerRow> {
+    let rank = job.ranks.get(found.rank)?;
+    let step_ms = rank.seconds() * 1e3 / rank.facts.steps.max(1) as f64;
+    let change = found.change.and_then(|since| {
+        let bin = |at: usize| rank.facts.bins.get(at);
+        let step = |at: usize| Some(bin(at)?.first_step(rank.facts.shift));
+        let at = bin(since.change.at)?;
+        Some(ChangeRow {
+            began: since.began,
+            step: step(since.change.at)?,
+            step_low: step(since.change.low)?,
+            step_high: step(since.change.high)?,
+            wall_ns: job.clock(rank.recording)?.reference_ns(at.start_ns),
+            chance: since.chance,
+        })
+    });
+    let doing = found.doing.iter();
+    Some(StragglerRow {
+        rank: rank.facts.rank,
+        pid: rank.facts.pid,
+        host: rank.host.clone(),
+        waits: found.waits,
+        others_wait: found.others_waits,
+        late: found.less,
+        late_ms: found.per_step_s * 1e3,
+        slow_bins: found.bins,
+        last_in_bins: found.last_in,
+        gpu_idles: found.device_idles,
+        change,
+        lines: doing
+            .map(|&(doing, share)| doing_row(&job.names, &doing, share, step_ms))
+            .collect(),
+    })
+}
+
+fn doing_row(names: &Names, doing: &Doing, share: f64, step_ms: f64) -> DoingRow {
+    let place = names.place(doing);
+    DoingRow {
+        phase: doing.phase.stable_name(),
+        wait: names.wait(doing).map(str::to_owned),
+        function: place.map(|place| place.function.clone()),
+        file: place.map(|place| place.file.clone()),
+        line: place.map(|place| place.line),
+        share,
+        ms: share * step_ms,
+    }
+}
+
+/// The clock of a host.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct ClockRow {
+    pub host: String,
+    /// Its ranks.
+    pub ranks: Vec<u32>,
+    /// `reference`, `ends` of collectives, or `wall_clock`: not aligned.
+    pub aligned_by: &'static str,
+    /// Why it is not aligned.
+    pub why: Option<&'static str>,
+    /// How far its wall clock is ahead of the reference's in the middle of the run, with its 95 %
+    /// interval at the run's ends; null if it is not known.
+    pub ahead_ms: Option<f64>,
+    pub error_ms: Option<f64>,
+    /// By how much more each second, parts per million.
+    pub drift_ppm: Option<f64>,
+    /// Steps whose ends were compared.
+    pub steps: usize,
+}
+
+/// Rows by host.
+pub fn clocks(job: &Job) -> Vec<ClockRow> {
+    job.clocks
+        .iter()
+        .map(|clock| clock_row(job, clock))
+        .collect()
+}
+
+fn clock_row(job: &Job, clock: &Clock) -> ClockRow {
+    let own = job
+        .ranks
+        .iter()
+        .filter(|rank| clock.recordings.contains(&rank.recording));
+    let (aligned_by, why, error_ms, steps) = match clock.alignment {
+        Alignment::Reference => ("reference", None, None, 0),
+        Alignment::Ends { error_s, steps, .. } => ("ends", None, Some(error_s * 1e3), steps),
+        Alignment::WallClock(why) => ("wall_clock", Some(why), None, 0),
+    };
+    ClockRow {
+        host: clock.host.clone(),
+        ranks: own.filter_map(|rank| rank.facts.rank).collect(),
+        aligned_by,
+        why,
+        ahead_ms: error_ms.map(|_| clock.ahead_s * 1e3),
+        error_ms,
+        drift_ppm: error_ms.map(|_| clock.drift * 1e6),
+        steps,
+    }
+}
+
+pub const CLOCKS: &[Column<ClockRow>] = &[
+    Column::data(Kind::Text, "host", |row| Value::text(&row.host)),
+    Column::data(Kind::Text, "aligned_by", |row| Value::text(row.aligned_by)),
+    Column::data(Kind::Text, "why", |row| {
+        Value::text(row.why.unwrap_or_default())
+    }),
+    Column::data(Kind::Number, "ahead_ms", |row| number(row.ahead_ms)),
+    Column::data(Kind::Number, "error_ms", |row| number(row.error_ms)),
+    Column::data(Kind::Number, "drift_ppm", |row| number(row.drift_ppm)),
+    Column::data(Kind::Count, "steps", |row| Value::Count(row.steps as i64)),
+];

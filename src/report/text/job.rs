@@ -1,0 +1,304 @@
+//! The answers for a job of many ranks, for people.
+
+use super::format::{counted, milliseconds, percent, place_of, printable, seconds, share_of};
+use super::table::TextTable;
+use super::{line, sentence};
+use crate::analysis::job::Job;
+use crate::analysis::job::mesh::Group;
+use crate::analysis::job::stragglers::{Compared, Straggler};
+use crate::report::command::shown_command;
+use crate::report::label::ranges;
+use crate::report::naming::utc_time;
+use crate::report::tables::job::{
+    ClockRow, DoingRow, RANKS, RankRow, StragglerRow, clocks, ranks, straggler,
+};
+
+/// Ranks that are listed one by one.
+const MOST_RANKS: usize = 16;
+const MOST_LEFT_OUT: usize = 10;
+/// Stragglers of a group.
+const MOST_STRAGGLERS: usize = 5;
+
+/// The report. With `full` every rank is listed.
+pub fn render_job(job: &Job, full: bool) -> String {
+    let mut out = String::new();
+    head(&mut out, job);
+    line(&mut out, "\nWHO ARRIVES LAST");
+    for (group, found) in &job.groups {
+        group_found(&mut out, job, group, found);
+    }
+    rank_table(&mut out, job, if full { usize::MAX } else { MOST_RANKS });
+    clock_lines(&mut out, job);
+    left_out(&mut out, job, if full { usize::MAX } else { MOST_LEFT_OUT });
+    out
+}
+
+fn head(out: &mut String, job: &Job) {
+    let mut hosts: Vec<&str> = job.ranks.iter().map(|rank| rank.host.as_str()).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    let number = job.ranks.len() as u64;
+    let of = match job.world_size {
+        Some(world) => format!("{number} of {world} ranks"),
+        None => counted(number, "rank"),
+    };
+    let text = format!(
+        "{of} on {}, {}",
+        counted(hosts.len() as u64, "host"),
+        counted(job.recordings.len() as u64, "recording")
+    );
+    sentence(out, "", &text);
+    if let Some(first) = job
+        .recordings
+        .iter()
+        .min_by_key(|each| each.started_wall_ns)
+    {
+        let longest = job.recordings.iter().map(|each| each.length_ns).max();
+        let text = format!(
+            "{}: {} from {}",
+            shown_command(&first.command, 50),
+            seconds(longest.unwrap_or(0)),
+            utc_time(first.started_wall_ns)
+        );
+        sentence(out, "", &text);
+    }
+    if !job.missing_ranks.is_empty() {
+        let mut missing = job.missing_ranks.clone();
+        let text = format!(
+            "no recording of rank {}: if the others wait for one of these, it is not seen",
+            ranges(&mut missing)
+        );
+        sentence(out, "", &text);
+    }
+}
+
+fn group_found(out: &mut String, job: &Job, group: &Group, found: &Compared) {
+    if !group.name.is_empty() {
+        line(out, &format!("  {}", printable(&group.name)));
+    }
+    for each in found.stragglers.iter().take(MOST_STRAGGLERS) {
+        if let Some(row) = straggler(job, each) {
+            arrives_last(out, &row, each, found);
+        }
+    }
+    let more = found.stragglers.len().saturating_sub(MOST_STRAGGLERS);
+    if more > 0 {
+        line(out, &format!("  … {more} more: --json lists all"));
+    }
+    let text = match (found.compared, found.stragglers.len()) {
+        (0 | 1, _) => Some(
+            "not known: fewer than two ranks with 10 steps or more that step together".to_owned(),
+        ),
+        (compared, 0) => Some(format!(
+            "none of {} ranks clearly: each waits about as long as the others, or within 5 % of a \
+             step{}",
+            compared,
+            found.step_s.map_or(String::new(), |step| {
+                format!("; a step takes {} ms", milliseconds(step * 1e3))
+            })
+        )),
+        _ => None,
+    };
+    if let Some(text) = text {
+        sentence(out, "  ", &text);
+    }
+    let names = |all: &[usize]| {
+        let ranks = all.iter().filter_map(|&at| job.ranks.get(at)?.facts.rank);
+        ranges(&mut ranks.collect::<Vec<u32>>())
+    };
+    if !found.too_short.is_empty() {
+        let text = format!(
+            "not compared, too few steps: rank {}",
+            names(&found.too_short)
+        );
+        sentence(out, "  ", &text);
+    }
+    if !found.out_of_step.is_empty() {
+        let text = format!(
+            "not compared, steps of another length: rank {}",
+            names(&found.out_of_step)
+        );
+        sentence(out, "  ", &text);
+    }
+}
+
+fn rank_name(rank: Option<u32>, pid: i32) -> String {
+    rank.map_or(format!("pid {pid}"), |rank| format!("rank {rank}"))
+}
+
+fn arrives_last(out: &mut String, row: &StragglerRow, found: &Straggler, group: &Compared) {
+    let ideal = group.ideal_step_s.zip(group.step_s);
+    let costs = match ideal.filter(|_| group.stragglers.first() == Some(found)) {
+        Some((ideal, step)) => format!(
+            ": {} ms in place of {} ({:.2} x)",
+            milliseconds(step * 1e3),
+            milliseconds(ideal * 1e3),
+            step / ideal.max(f64::MIN_POSITIVE)
+        ),
+        None => String::new(),
+    };
+    let half_ms = (row.late.high - row.late.low) / 2.0 / row.late.value.max(1e-9) * row.late_ms;
+    let text = format!(
+        "{} (pid {} on {}) arrives last: it waits for others {} of the time, their median {}; each \
+         step takes {} ms ±{} longer for it{costs}",
+        rank_name(row.rank, row.pid),
+        row.pid,
+        row.host,
+        share_of(&row.waits).trim(),
+        share_of(&row.others_wait).trim(),
+        milliseconds(row.late_ms),
+        milliseconds(half_ms),
+    );
+    sentence(out, "  ", &text);
+    if let Some(change) = &row.change {
+        let word = if change.began { "since" } else { "until" };
+        let text = format!(
+            "{word} step {} ({} to {}), {}; by chance: {}",
+            change.step,
+            change.step_low,
+            change.step_high,
+            utc_time(u64::try_from(change.wall_ns).unwrap_or(0)),
+            percent(change.chance)
+        );
+        sentence(out, "    ", &text);
+    }
+    let text = format!(
+        "it waits least of all in {} of {} parts of that time",
+        row.last_in_bins, row.slow_bins
+    );
+    sentence(out, "    ", &text);
+    if !row.lines.is_empty() {
+        line(
+            out,
+            "    what it does for longer than the others, ms a step:",
+        );
+    }
+    for doing in &row.lines {
+        line(
+            out,
+            &format!("    {:>8}  {}", milliseconds(doing.ms), doing_text(doing)),
+        );
+    }
+}
+
+fn doing_text(doing: &DoingRow) -> String {
+    let at = match (&doing.file, doing.line) {
+        (Some(file), Some(line)) => place_of(file, line),
+        _ => "no line is known".to_owned(),
+    };
+    let function = doing.function.as_deref().unwrap_or_default();
+    let waits = match &doing.wait {
+        Some(wait) => format!(", waits: {}", printable(wait)),
+        None => String::new(),
+    };
+    format!("{at} {} ({}{waits})", printable(function), doing.phase)
+}
+
+fn rank_table(out: &mut String, job: &Job, most: usize) {
+    let rows = ranks(job);
+    line(
+        out,
+        "\nRANKS, % of each training thread's time in steps (host time)",
+    );
+    let table = TextTable::new(RANKS, &rows);
+    table.head(out);
+    if rows.len() <= most {
+        for row in &rows {
+            table.row(out, row);
+        }
+        return;
+    }
+    // The odd ones, and those at the ends; the rest as its median.
+    let (late, others): (Vec<&RankRow>, Vec<&RankRow>) =
+        rows.iter().partition(|row| row.arrives_last);
+    for row in late.iter().take(most / 2) {
+        table.row(out, row);
+    }
+    let middle = |value: fn(&RankRow) -> f64| {
+        let mut values: Vec<f64> = others.iter().map(|row| value(row)).collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied().unwrap_or(0.0)
+    };
+    let median = RankRow {
+        rank: None,
+        step_ms: Some(middle(|row| row.step_ms.unwrap_or(0.0))),
+        computation: middle(|row| row.computation),
+        communication_call: middle(|row| row.communication_call),
+        communication_wait: middle(|row| row.communication_wait),
+        input: middle(|row| row.input),
+        gpu_wait: middle(|row| row.gpu_wait),
+        python: middle(|row| row.python),
+        cpu_wait: middle(|row| row.cpu_wait),
+        other: middle(|row| row.other),
+        ..others
+            .first()
+            .map_or_else(|| rows[0].clone(), |&row| row.clone())
+    };
+    table.row(out, &median);
+    let text = format!(
+        "the last line has the medians of the other {}; --full lists all ranks",
+        counted(others.len() as u64, "rank")
+    );
+    sentence(out, "  ", &text);
+}
+
+fn clock_lines(out: &mut String, job: &Job) {
+    let rows = clocks(job);
+    if rows.len() < 2 {
+        return;
+    }
+    line(out, "\nCLOCKS");
+    const MOST: usize = 10;
+    for row in rows.iter().take(MOST) {
+        sentence(out, "  ", &clock_text(row));
+    }
+    if rows.len() > MOST {
+        let errors = rows.iter().filter_map(|row| row.error_ms);
+        let aligned = errors.clone().count();
+        let text = format!(
+            "… {} more; {aligned} of {} aligned, to {} ms or better",
+            rows.len() - MOST,
+            rows.len() - 1,
+            milliseconds(errors.fold(0.0, f64::max))
+        );
+        sentence(out, "  ", &text);
+    }
+}
+
+fn clock_text(row: &ClockRow) -> String {
+    let ranks = ranges(&mut row.ranks.clone());
+    let how = match (row.ahead_ms, row.error_ms, row.drift_ppm, row.why) {
+        (Some(ahead), Some(error), Some(drift), _) => format!(
+            "{:.2} ms {} ±{error:.2}, drifts {drift:+.1} us/s, by {} steps' last waits",
+            ahead.abs(),
+            if ahead < 0.0 { "behind" } else { "ahead" },
+            row.steps
+        ),
+        (_, _, _, Some(why)) => format!("not aligned, wall clock: {why}"),
+        _ => "the others are compared with it".to_owned(),
+    };
+    format!("{} (rank {ranks}): {how}", row.host)
+}
+
+fn left_out(out: &mut String, job: &Job, most: usize) {
+    let damaged = job.recordings.iter().flat_map(|recording| {
+        let missing = recording.missing.iter();
+        missing.map(move |what| format!("{}: {what}", recording.file))
+    });
+    let files = job.left_out.iter();
+    let files = files.map(|each| format!("{}: {}", each.file, each.why));
+    let all: Vec<String> = files.chain(damaged).collect();
+    if all.is_empty() {
+        return;
+    }
+    line(out, "\nLEFT OUT OR INCOMPLETE");
+    for text in all.iter().take(most) {
+        sentence(out, "  ", text);
+    }
+    if all.len() > most {
+        line(
+            out,
+            &format!("  … {} more: --full lists all", all.len() - most),
+        );
+    }
+}

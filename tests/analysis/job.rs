@@ -1,0 +1,439 @@
+//! Answers for a job, of reductions that are made here from simulated polls of simulated ranks.
+
+use torchspy::analysis::job::clocks::Alignment;
+use torchspy::analysis::job::mesh::Mesh;
+use torchspy::analysis::job::{Folded, Job};
+use torchspy::model::category::{Activity, Phase, SummaryRow};
+use torchspy::model::reduction::{Bin, Place, ReducedRank, ReducedRow, Reduction, SyncEnd};
+use torchspy::model::wait::WaitKind;
+use torchspy::report::text::job::render_job;
+
+const TICK_S: f64 = 0.01;
+/// Time that a collective takes once all have arrived.
+const TRANSFER_S: f64 = 0.001;
+
+/// xorshift64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// A job that is simulated. Every rank has a recording of its own.
+struct Simulated {
+    ranks: u32,
+    ranks_per_host: u32,
+    steps: u64,
+    /// The rank that takes so much longer in each step, from a step on.
+    slow: Option<(u32, f64, u64)>,
+    /// How much the work of ranks varies, s.
+    varies_s: f64,
+    /// How far wall clocks of hosts are ahead, s, and their drift.
+    clocks: Vec<(f64, f64)>,
+    /// What numbers of steps begin with, by host, if they do not count from the start.
+    shifts: Option<Vec<u64>>,
+    seed: u64,
+}
+
+impl Default for Simulated {
+    fn default() -> Self {
+        Self {
+            ranks: 8,
+            ranks_per_host: 4,
+            steps: 600,
+            slow: Some((5, 0.02, 0)),
+            varies_s: 0.004,
+            clocks: vec![(0.0, 0.0), (0.030, 2e-5)],
+            shifts: None,
+            seed: 1,
+        }
+    }
+}
+
+/// A rank's time in a step: begin, arrival, end of the collective; s.
+type StepTimes = (f64, f64, f64);
+
+impl Simulated {
+    fn times(&self) -> Vec<Vec<StepTimes>> {
+        let mut random = Random(self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut of_rank = vec![Vec::new(); self.ranks as usize];
+        let mut begin = 1.0;
+        for step in 0..self.steps {
+            // What all do alike, and what each varies by itself.
+            let common = 0.03 + self.varies_s * random.next();
+            let own: Vec<f64> = (0..self.ranks)
+                .map(|rank| {
+                    let slow = self.slow.filter(|slow| slow.0 == rank && step >= slow.2);
+                    common + self.varies_s * random.next() + slow.map_or(0.0, |slow| slow.1)
+                })
+                .collect();
+            let end = begin + own.iter().copied().fold(0.0, f64::max) + TRANSFER_S;
+            for (times, own) in of_rank.iter_mut().zip(own) {
+                times.push((begin, begin + own, end));
+            }
+            begin = end;
+        }
+        of_rank
+    }
+
+    fn reductions(&self) -> Vec<Reduction> {
+        let mut random = Random(self.seed.wrapping_mul(77) | 1);
+        let times = self.times();
+        let ranks = times.iter().enumerate();
+        ranks
+            .map(|(rank, times)| self.reduction(rank as u32, times, &mut random))
+            .collect()
+    }
+
+    fn reduction(&self, rank: u32, times: &[StepTimes], random: &mut Random) -> Reduction {
+        let host = rank / self.ranks_per_host;
+        let (ahead_s, drift) = self.clocks[host as usize % self.clocks.len()];
+        let booted_s = 1000.0 + 500.0 * f64::from(host);
+        let clock = |at: f64| ((booted_s + at * (1.0 + drift)) * 1e9) as u64;
+        let first = match &self.shifts {
+            Some(shifts) => shifts[host as usize],
+            None => 1,
+        };
+        let phase = TICK_S * random.next();
+        let mut sync_ends = Vec::new();
+        let (mut bins, mut rows) = (Vec::new(), Vec::new());
+        let shift = 3;
+        for (at, &(begin, arrives, end)) in times.iter().enumerate() {
+            let step = first + at as u64;
+            let number = |at: f64| ((at - phase) / TICK_S).floor();
+            let polls: Vec<f64> = (number(arrives) as i64..=number(end) as i64)
+                .filter(|&stratum| {
+                    let poll = phase + (stratum as f64 + random.next()) * TICK_S;
+                    (arrives..end).contains(&poll)
+                })
+                .map(|stratum| phase + stratum as f64 * TICK_S)
+                .collect();
+            if let (Some(start), Some(last)) = (polls.first(), polls.last()) {
+                sync_ends.push(SyncEnd {
+                    step,
+                    start_ns: clock(*start),
+                    end_ns: clock(last + TICK_S),
+                    ticks: polls.len() as u32,
+                });
+            }
+            match bins
+                .last_mut()
+                .filter(|bin: &&mut Bin| bin.index == step >> shift)
+            {
+                Some(bin) => (bin.end_ns, bin.steps) = (clock(end), bin.steps + 1),
+                None => bins.push(Bin {
+                    index: step >> shift,
+                    steps: 1,
+                    start_ns: clock(begin),
+                    end_ns: clock(end),
+                }),
+            }
+            let slow = self
+                .slow
+                .filter(|slow| slow.0 == rank && at as u64 >= slow.2);
+            let more = slow.map_or(0.0, |slow| slow.1);
+            let row = ReducedRow {
+                rank: 0,
+                bin: Some(bins.len() as u16 - 1),
+                phase: Phase::Forward,
+                row: SummaryRow::HostComputation,
+                activity: Activity::AtenCompute,
+                wait: None,
+                wait_label: None,
+                place: Some(0),
+                ns: ((arrives - begin - more) * 1e9) as u64,
+            };
+            rows.push(row);
+            rows.push(ReducedRow {
+                phase: Phase::User,
+                place: Some(1),
+                ns: (more * 1e9) as u64,
+                ..row
+            });
+            rows.push(ReducedRow {
+                row: SummaryRow::Communication,
+                activity: Activity::CollectiveWait,
+                wait: Some(WaitKind::Collective),
+                wait_label: Some(0),
+                ns: ((end - arrives) * 1e9) as u64,
+                ..row
+            });
+        }
+        let wall_s = times.last().unwrap().2 - 1.0;
+        let place = |function: &str, line| Place {
+            function: function.to_owned(),
+            file: "train.py".to_owned(),
+            line,
+        };
+        Reduction {
+            torchspy: "0.1.0".to_owned(),
+            host: format!("node{host}"),
+            command: vec!["python".to_owned(), "train.py".to_owned()],
+            started_ns: clock(0.0),
+            started_wall_ns: ((1.8e9 + ahead_s) * 1e9) as u64,
+            length_ns: (wall_s * 1e9) as u64,
+            rate_hz: 1.0 / TICK_S,
+            places: vec![place("forward", 10), place("read", 20)],
+            waits: vec!["all_reduce".to_owned()],
+            ranks: vec![ReducedRank {
+                pid: 100 + rank as i32,
+                rank: Some(rank),
+                world_size: Some(self.ranks),
+                local_rank: Some(rank % self.ranks_per_host),
+                job: vec!["node0".to_owned()],
+                unit: "step".to_owned(),
+                counts_from_start: self.shifts.is_none(),
+                steps: self.steps,
+                shift,
+                bins,
+                sync_every: 1,
+                sync_ends,
+                wall_ns: (wall_s * 1e9) as u64,
+                ticks: (wall_s / TICK_S) as u64,
+                start_ns: clock(1.0),
+                ..ReducedRank::default()
+            }],
+            rows,
+            ..Reduction::default()
+        }
+    }
+
+    fn job(&self) -> Job {
+        answers(self.reductions(), None)
+    }
+}
+
+fn answers(reductions: Vec<Reduction>, mesh: Option<&Mesh>) -> Job {
+    let mut folded = Folded::default();
+    for (at, reduction) in reductions.into_iter().enumerate() {
+        folded.add(format!("{at:03}.tspy"), reduction);
+    }
+    folded.finish(mesh)
+}
+
+fn late_ranks(job: &Job) -> Vec<u32> {
+    let found = job.stragglers();
+    found
+        .map(|(_, each)| job.ranks[each.rank].facts.rank.unwrap())
+        .collect()
+}
+
+/// How far a host's clock is from the truth at the start and the end of the run, in ms, and the
+/// stated error.
+fn clock_error_ms(job: &Job, host: usize, simulated: &Simulated) -> (f64, f64) {
+    let (ahead_s, drift) = simulated.clocks[host];
+    let clock = &job.clocks[host];
+    let Alignment::Ends { error_s, .. } = clock.alignment else {
+        panic!("{clock:?}");
+    };
+    let booted_s = 1000.0 + 500.0 * host as f64;
+    let end_s = job.ranks[0].seconds();
+    let errors = [1.0, 1.0 + end_s].map(|at| {
+        let monotonic = booted_s + at * (1.0 + drift);
+        let wall_by_reference = clock.reference_ns((monotonic * 1e9) as u64) as f64 / 1e9;
+        (wall_by_reference - (1.8e9 + at)).abs() * 1e3
+    });
+    assert!(ahead_s != 0.0 || drift != 0.0);
+    (errors[0].max(errors[1]), error_s * 1e3)
+}
+
+#[test]
+fn a_planted_straggler_is_named_with_its_line_in_every_run() {
+    for seed in 1..=20 {
+        let job = Simulated {
+            seed,
+            ..Simulated::default()
+        }
+        .job();
+        assert_eq!(late_ranks(&job), [5], "{}", render_job(&job, false));
+        let (_, found) = job.stragglers().next().unwrap();
+        let (doing, share) = found.doing[0];
+        let place = job.names.place(&doing).unwrap();
+        assert_eq!((place.function.as_str(), place.line), ("read", 20));
+        assert!((found.per_step_s - 0.02).abs() < 0.003, "{found:?}");
+        assert!((share - found.less.value).abs() < 0.05, "{found:?}");
+        assert_eq!(found.change, None, "{found:?}");
+        let compared = &job.groups[0].1;
+        let (step, ideal) = (compared.step_s.unwrap(), compared.ideal_step_s.unwrap());
+        assert!((step - ideal - 0.02).abs() < 0.003, "{step} {ideal}");
+    }
+}
+
+#[test]
+fn without_a_straggler_none_is_named_in_any_run() {
+    for seed in 1..=20 {
+        let job = Simulated {
+            seed,
+            slow: None,
+            ..Simulated::default()
+        }
+        .job();
+        assert_eq!(late_ranks(&job), [0; 0], "{}", render_job(&job, false));
+    }
+}
+
+#[test]
+fn the_step_since_which_a_rank_is_slow_is_found() {
+    let job = Simulated {
+        slow: Some((3, 0.02, 424)),
+        ..Simulated::default()
+    }
+    .job();
+    assert_eq!(late_ranks(&job), [3]);
+    let (_, found) = job.stragglers().next().unwrap();
+    let since = found.change.expect("a change");
+    let bins = &job.ranks[found.rank].facts.bins;
+    let step = |at: usize| bins[at].index << job.shift;
+    assert!(since.began);
+    assert!(since.chance <= 0.01);
+    assert!(step(since.change.low) <= 425 && 425 <= step(since.change.high) + 8);
+    assert!((found.per_step_s - 0.02).abs() < 0.003, "{found:?}");
+    insta::assert_snapshot!(render_job(&job, false));
+}
+
+#[test]
+fn clocks_are_aligned_by_the_ends_of_collectives() {
+    for seed in 1..=10 {
+        let simulated = Simulated {
+            seed,
+            slow: Some((1, 0.03, 0)),
+            clocks: vec![(0.0, 0.0), (0.030, 2e-5), (-0.007, -3e-5)],
+            ranks: 12,
+            ..Simulated::default()
+        };
+        let job = simulated.job();
+        for host in 1..3 {
+            let (error_ms, stated_ms) = clock_error_ms(&job, host, &simulated);
+            assert!(error_ms < 1.0, "seed {seed} host {host}: {error_ms} ms");
+            // A 95 % interval, and each seed has two of them.
+            assert!(error_ms < 2.0 * stated_ms, "{error_ms} of {stated_ms}");
+        }
+    }
+}
+
+/// The rank that arrives last is in a collective for a tenth of a tick.
+#[test]
+fn the_clock_of_a_host_whose_only_rank_arrives_last_is_aligned() {
+    for seed in 1..=5 {
+        let simulated = Simulated {
+            seed,
+            ranks: 2,
+            ranks_per_host: 1,
+            steps: 2000,
+            slow: Some((1, 0.04, 0)),
+            ..Simulated::default()
+        };
+        let job = simulated.job();
+        let (error_ms, _) = clock_error_ms(&job, 1, &simulated);
+        assert!(
+            error_ms < 1.0,
+            "seed {seed}: {error_ms} ms {:?}",
+            job.clocks
+        );
+    }
+}
+
+/// Of recordings that begin in the middle of a run it is not known which steps are the same: their
+/// lengths show it, if they vary.
+#[test]
+fn steps_that_are_counted_from_anywhere_are_matched_by_their_lengths() {
+    let mut simulated = Simulated {
+        varies_s: 0.02,
+        shifts: Some(vec![1, 138]),
+        ..Simulated::default()
+    };
+    let job = simulated.job();
+    let (error_ms, _) = clock_error_ms(&job, 1, &simulated);
+    assert!(error_ms < 1.0, "{error_ms} ms");
+    simulated.varies_s = 0.0;
+    let job = simulated.job();
+    let alignment = &job.clocks[1].alignment;
+    assert!(
+        matches!(alignment, Alignment::WallClock(_)),
+        "{alignment:?}"
+    );
+}
+
+#[test]
+fn what_is_no_part_of_the_answer_is_named() {
+    let simulated = Simulated::default();
+    let mut reductions = simulated.reductions();
+    let mut again = reductions[2].clone();
+    again.started_wall_ns -= 3_600_000_000_000;
+    let mut other = reductions[3].clone();
+    other.ranks[0].job = vec!["another".to_owned()];
+    reductions.remove(7);
+    reductions.extend([again, other, Reduction::default()]);
+    let job = answers(reductions, None);
+    let ranks: Vec<u32> = job
+        .ranks
+        .iter()
+        .filter_map(|rank| rank.facts.rank)
+        .collect();
+    assert_eq!(ranks, [0, 1, 2, 3, 4, 5, 6]);
+    assert_eq!(job.missing_ranks, [7]);
+    let left_out: Vec<String> = job
+        .left_out
+        .iter()
+        .map(|each| format!("{}: {}", each.file, each.why))
+        .collect();
+    assert_eq!(
+        left_out,
+        [
+            "007.tspy: rank 2 (pid 102) is left out: there is a later recording of the same rank",
+            "008.tspy: rank 3 (pid 103) is left out: it is of another job",
+            "009.tspy: no trainer was sampled in it",
+        ]
+    );
+}
+
+/// Stages of a pipeline do different work: they wait differently without anybody being late.
+#[test]
+fn stages_of_a_pipeline_are_compared_with_themselves() {
+    let reductions = || {
+        let mut all = Simulated {
+            slow: None,
+            ..Simulated::default()
+        }
+        .reductions();
+        // Ranks 4 to 7 work half as long, and wait for the rest.
+        for reduction in all.iter_mut().skip(4) {
+            for row in &mut reduction.rows {
+                let half = 15_000_000;
+                match row.wait {
+                    Some(_) => row.ns += half,
+                    None => row.ns = row.ns.saturating_sub(half),
+                }
+            }
+        }
+        all
+    };
+    let mesh = Mesh::parse("pp=2,dp=4").unwrap();
+    let job = answers(reductions(), Some(&mesh));
+    let names: Vec<&str> = job
+        .groups
+        .iter()
+        .map(|(group, _)| group.name.as_str())
+        .collect();
+    assert_eq!(names, ["pp=0", "pp=1"]);
+    assert_eq!(late_ranks(&job), [0; 0]);
+}
+
+#[test]
+fn hostile_reductions_do_no_harm() {
+    let mut all = Simulated::default().reductions();
+    all[0].ranks[0].world_size = Some(u32::MAX);
+    all[1].ranks[0].shift = 200;
+    all[2].ranks[0].bins[3].end_ns = u64::MAX;
+    all[3].rows[0].rank = 99;
+    all[4].rows[0].place = Some(u32::MAX);
+    all[5].started_wall_ns = u64::MAX;
+    all[6].ranks[0].bins.clear();
+    let job = answers(all, None);
+    render_job(&job, true);
+}
