@@ -89,7 +89,7 @@ pub struct ReducedRank {
     pub shift: u32,
     /// Ascending.
     pub bins: Vec<Bin>,
-    /// Ascending, of steps whose number is a multiple of this.
+    /// Of one part of the run in so many, ascending.
     pub sync_every: u64,
     pub sync_ends: Vec<SyncEnd>,
     /// Wall time and ticks of the training thread.

@@ -13,7 +13,7 @@
 //! that arrives last ([`lag`]).
 
 use super::ranks::Rank;
-use crate::model::reduction::Reduction;
+use crate::model::reduction::{Reduction, SyncEnd};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
@@ -25,9 +25,17 @@ const MOST_FOR_PAIRS: usize = 250;
 /// polls come at nearly equal intervals: differences lie a tick apart from each other, so that
 /// their own spread is no measure.
 const OUTLIER_TICKS: f64 = 3.0;
-/// Wall clocks are not off by more, s: with numbers of steps that do not count from the program's
-/// start this is what identifies a step.
-const MOST_OFF_S: f64 = 30.0;
+/// Wall clocks are not off by more, s, and not by more steps.
+const MOST_OFF_S: f64 = 10.0;
+const MOST_SHIFTS: f64 = 500.0;
+/// Numbers of steps of ranks on one host differ by no more from what their times suggest.
+const FEW_SHIFTS: i64 = 4;
+/// Ends by which shifts are compared at first, and shifts that are compared by all.
+const MOST_FOR_SHIFTS: usize = 200;
+const MOST_EXACT: usize = 8;
+/// Standard errors by which the scatter of the next best shift must be larger: that of a logarithm
+/// of a standard deviation of `n` values is 0.7 by the square root of `n`.
+const SURE: f64 = 3.0;
 /// Recordings of one host have one clock if their offsets between wall clock and CLOCK_MONOTONIC do
 /// not differ by more, ns; containers of the same name may be on different hosts.
 const SAME_CLOCK_NS: i64 = 200_000_000;
@@ -85,15 +93,32 @@ pub fn wall_offset_ns(reduction: &Reduction) -> i64 {
     ns(reduction.started_wall_ns).saturating_sub(ns(reduction.started_ns))
 }
 
+/// Times of ends by the numbers of steps, s.
+type Steps = BTreeMap<u64, f64>;
+
 /// Ends of a host's steps.
 struct Ends {
     /// By step the mean of its ranks, by the wall clock, in seconds since the run's start.
-    by_step: BTreeMap<u64, f64>,
+    by_step: Steps,
     /// Ranks that it is the mean of.
     ranks: usize,
     /// How far the mean end of each rank is from that of all, s: some wake up later than others.
     deviations: Vec<f64>,
+    /// Numbers of steps count from the program's start, and are exact.
     counts_from_start: bool,
+}
+
+impl Ends {
+    /// Mean length of a step.
+    fn step_s(&self) -> f64 {
+        let ends = self
+            .by_step
+            .first_key_value()
+            .zip(self.by_step.last_key_value());
+        ends.map_or(0.0, |(first, last)| {
+            (last.1 - first.1) / (last.0 - first.0).max(1) as f64
+        })
+    }
 }
 
 /// Clocks of all hosts: `recordings` by host and [`wall_offset_ns`], and their ranks.
@@ -182,39 +207,101 @@ fn hosts(recordings: &[(String, i64)]) -> Vec<Clock> {
     clocks
 }
 
-/// The ends of the steps of a host's ranks; `None` if too few are known.
+/// The ends of the steps of a host's ranks, by the numbers of one of them; `None` if too few are
+/// known.
 fn ends(clock: &Clock, ranks: &[&Rank], from_ns: i64) -> Option<Ends> {
     let seconds = |at: f64| (at + clock.wall_ns as f64 - from_ns as f64) / 1e9;
-    let of_rank = |rank: &&Rank| -> Vec<(u64, f64)> {
-        let tick_ns = tick_ns(rank);
-        let after_ns = (lag(ticks_in_it(rank)) - 0.5) * tick_ns;
+    let of_rank = |rank: &&Rank| -> Steps {
+        let after_ns = (lag(ticks_in_it(rank)) - 0.5) * tick_ns(rank);
         let ends = rank.facts.sync_ends.iter();
-        ends.map(|end| (end.step, seconds(end.end_ns as f64 + after_ns)))
-            .collect()
+        let at = |end: &SyncEnd| seconds(end.end_ns as f64 + after_ns);
+        ends.map(|end| (end.step, at(end))).collect()
     };
-    let mut all: Vec<Vec<(u64, f64)>> = ranks.iter().map(of_rank).collect();
+    let mut all: Vec<Steps> = ranks.iter().map(of_rank).collect();
     all.retain(|own| own.len() >= FEWEST);
+    let numbering = all.iter().max_by_key(|own| own.len())?.clone();
+    // Ranks whose steps were counted from different ones on; they have one clock, so the least
+    // difference is that of the same steps.
+    let all: Vec<Steps> = all
+        .into_iter()
+        .filter_map(|own| {
+            let shift = best_shift(&own, &numbering, FEW_SHIFTS, &mean_distance)?.0;
+            let moved = own.into_iter();
+            let moved = moved.map(|(step, at)| (step.saturating_add_signed(shift), at));
+            Some(moved.collect())
+        })
+        .collect();
     let mut sums: BTreeMap<u64, (f64, u32)> = BTreeMap::new();
-    for &(step, at) in all.iter().flatten() {
+    for (&step, &at) in all.iter().flatten() {
         let (sum, count) = sums.entry(step).or_default();
         *sum += at;
         *count += 1;
     }
     let mean = |(step, (sum, count)): (u64, (f64, u32))| (step, sum / f64::from(count));
-    let by_step: BTreeMap<u64, f64> = sums.into_iter().map(mean).collect();
-    let deviation = |own: &Vec<(u64, f64)>| {
-        let rest = own
-            .iter()
-            .filter_map(|(step, at)| Some(at - by_step.get(step)?));
+    let by_step: Steps = sums.into_iter().map(mean).collect();
+    let deviation = |own: &Steps| {
+        let rest = own.iter();
+        let rest = rest.filter_map(|(step, at)| Some(at - by_step.get(step)?));
         rest.sum::<f64>() / own.len() as f64
     };
-    let deviations = all.iter().map(deviation).collect();
+    let deviations: Vec<f64> = all.iter().map(deviation).collect();
     (!all.is_empty()).then_some(Ends {
         deviations,
         ranks: all.len(),
-        counts_from_start: ranks.iter().all(|rank| rank.facts.counts_from_start),
         by_step,
+        counts_from_start: ranks.iter().all(|rank| rank.facts.counts_from_start),
     })
+}
+
+/// Differences of the same steps, with the numbers of one side shifted: time and difference, s.
+fn differences(own: &Steps, to: &Steps, shift: i64) -> Vec<(f64, f64)> {
+    let same = |(&step, &at): (&u64, &f64)| {
+        let step = step.checked_add_signed(shift)?;
+        Some((at, at - to.get(&step)?))
+    };
+    own.iter().filter_map(same).collect()
+}
+
+fn mean_distance(differences: &[(f64, f64)]) -> f64 {
+    let sum: f64 = differences.iter().map(|point| point.1.abs()).sum();
+    sum / differences.len().max(1) as f64
+}
+
+/// By how much numbers of steps differ, at most `most` from what the times suggest: the shift with
+/// the least score, that score, and the next best.
+fn best_shift(
+    own: &Steps,
+    to: &Steps,
+    most: i64,
+    score: &impl Fn(&[(f64, f64)]) -> f64,
+) -> Option<(i64, f64, f64)> {
+    let (first, at) = own.first_key_value()?;
+    let near = to
+        .iter()
+        .min_by(|a, b| (a.1 - at).abs().total_cmp(&(b.1 - at).abs()))?;
+    let start = i64::try_from(*near.0).ok()?.checked_sub_unsigned(*first)?;
+    let every = own.len().div_ceil(MOST_FOR_SHIFTS).max(1);
+    let some: Steps = own
+        .iter()
+        .step_by(every)
+        .map(|(&step, &at)| (step, at))
+        .collect();
+    let scored = |own: &Steps, shift: i64| {
+        let all = differences(own, to, shift);
+        (!all.is_empty()).then(|| (score(&all), shift))
+    };
+    let mut scores: Vec<(f64, i64)> = (start.saturating_sub(most)..=start.saturating_add(most))
+        .filter_map(|shift| scored(&some, shift))
+        .collect();
+    scores.sort_by(|a, b| a.0.total_cmp(&b.0));
+    scores.truncate(MOST_EXACT);
+    let mut scores: Vec<(f64, i64)> = scores
+        .iter()
+        .filter_map(|&(_, shift)| scored(own, shift))
+        .collect();
+    scores.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (best, shift) = *scores.first()?;
+    Some((shift, best, scores.get(1).map_or(f64::MAX, |next| next.0)))
 }
 
 /// How long a rank is in the last collective of a step, in ticks, on average.
@@ -271,25 +358,28 @@ fn align(
     between_ranks_s: f64,
     tick_s: f64,
 ) {
-    let differences = |shift: i64| -> Vec<(f64, f64)> {
-        own.by_step
-            .iter()
-            .filter_map(|(&step, &at)| {
-                let step = step.checked_add_signed(shift)?;
-                Some((at, at - to.by_step.get(&step)?))
-            })
-            .collect()
-    };
-    let shift = match own.counts_from_start && to.counts_from_start {
-        true => Some(0),
-        false => likely_shift(own, to, &differences),
-    };
-    let Some(shift) = shift else {
-        clock.alignment =
-            Alignment::WallClock("it is not known which steps are the same, and all are alike");
+    // Lengths of steps vary alike on all ranks: differences of the same steps scatter least.
+    let step_s = own.step_s().max(1e-4);
+    let most = (MOST_OFF_S / step_s).clamp(1.0, MOST_SHIFTS) as i64;
+    let scatter = |all: &[(f64, f64)]| least_squares(all).1;
+    let found = best_shift(&own.by_step, &to.by_step, most, &scatter);
+    let Some((shift, best, next)) = found else {
+        clock.alignment = Alignment::WallClock("too few steps were seen on both hosts");
         return;
     };
-    let all = differences(shift);
+    let is_distinct = (next / best).ln() > SURE / (own.by_step.len() as f64).sqrt();
+    let counts_from_start = own.counts_from_start && to.counts_from_start;
+    let shift = match (is_distinct, counts_from_start) {
+        (true, _) => shift,
+        (false, true) => 0,
+        (false, false) => {
+            clock.alignment = Alignment::WallClock(
+                "all steps are equally long: it is not known which are the same",
+            );
+            return;
+        }
+    };
+    let all = differences(&own.by_step, &to.by_step, shift);
     if all.len() < FEWEST {
         clock.alignment = Alignment::WallClock("too few steps were seen on both hosts");
         return;
@@ -312,35 +402,6 @@ fn align(
         scatter_s,
         error_s: error_s.hypot(of_ranks),
     };
-}
-
-/// By how much numbers of steps differ: the shift with the least scatter, since lengths of steps
-/// vary alike on all ranks. `None` if several are as good: steps that are all alike show nothing.
-fn likely_shift(
-    own: &Ends,
-    to: &Ends,
-    differences: &impl Fn(i64) -> Vec<(f64, f64)>,
-) -> Option<i64> {
-    let (first, last) = (own.by_step.iter().next()?, own.by_step.iter().next_back()?);
-    let step_s = (last.1 - first.1) / (last.0 - first.0).max(1) as f64;
-    let near = to
-        .by_step
-        .iter()
-        .min_by(|a, b| (a.1 - first.1).abs().total_cmp(&(b.1 - first.1).abs()))?;
-    let start = *near.0 as i64 - *first.0 as i64;
-    let most = (MOST_OFF_S / step_s.max(1e-4)).clamp(1.0, 5000.0) as i64;
-    let mut scatter: Vec<(f64, i64)> = (start - most..=start + most)
-        .filter_map(|shift| {
-            let all = differences(shift);
-            (all.len() >= FEWEST).then(|| (least_squares(&all).1, shift))
-        })
-        .collect();
-    scatter.sort_by(|a, b| a.0.total_cmp(&b.0));
-    match scatter.as_slice() {
-        [best, next, ..] if best.0 > 0.7 * next.0 => None,
-        [best, ..] => Some(best.1),
-        [] => None,
-    }
 }
 
 fn median(values: &mut [f64]) -> f64 {

@@ -13,6 +13,8 @@ use crate::model::reduction::{Bin, MOST_BINS, Place, ReducedRank, ReducedRow, Re
 use crate::model::track::TrackKind;
 use rustc_hash::FxHashMap;
 
+/// Length of the parts of a run whose ends of waits are kept, by the wall clock, ns.
+const KEPT_NS: u64 = 4_000_000_000;
 /// Ends of waits that are kept for each rank: enough to align clocks.
 const MOST_ENDS: usize = 1024;
 
@@ -155,8 +157,8 @@ fn bins(steps: &[Step]) -> (Vec<Bin>, u32) {
     (bins, shift)
 }
 
-/// The last wait for other ranks of each step that the thread was found in, of steps whose number is
-/// a multiple of the second result.
+/// The last wait for other ranks of each step that the thread was found in: of all of the run, or
+/// of one part in as many as the second result says.
 fn sync_ends(
     profile: &Profile,
     own: &[&ProfileSample],
@@ -197,9 +199,11 @@ fn sync_ends(
         }
         ends.extend(last);
     }
-    // The same steps on all ranks.
+    // The same times on all ranks, and whole parts of the run: numbers of steps may differ.
     let every = ends.len().div_ceil(MOST_ENDS).next_power_of_two() as u64;
-    ends.retain(|end| end.step.is_multiple_of(every));
+    let run = &profile.run;
+    let wall_ns = |at_ns: u64| (run.started_wall_ns + at_ns).saturating_sub(run.started_ns);
+    ends.retain(|end| (wall_ns(end.end_ns) / KEPT_NS).is_multiple_of(every));
     (ends, every)
 }
 
