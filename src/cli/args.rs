@@ -98,7 +98,8 @@ Ctrl-C reaches the program itself; a second one ends the recording alone.
 
 Examples:
   torchspy record -- python train.py
-  torchspy record --pid 4242 --duration 30s -o run.tspy -o run.speedscope.json";
+  torchspy record --pid 4242 --duration 30s -o run.tspy -o run.speedscope.json
+  srun torchspy record -o 'runs/{job}/{host}-{rank}.tspy' -- python train.py";
 
 #[derive(Debug, Args)]
 pub(crate) struct RecordArguments {
@@ -113,7 +114,8 @@ pub(crate) struct RecordArguments {
         long,
         value_name = "FILE",
         help = format!(
-            "Output file, by extension: {}; may be given more than once",
+            "Output file, by extension: {}; may be given more than once. {{job}} {{host}} {{rank}} \
+             {{local_rank}} {{world_size}} {{node}} {{pid}} {{time}} stand for what they name",
             extensions(Format::asked_for())
         )
     )]

@@ -19,6 +19,7 @@ mod open_outputs;
 mod option_values;
 mod output_file;
 mod output_names;
+mod output_pattern;
 mod outputs;
 mod plan;
 mod program_log;

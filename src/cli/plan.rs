@@ -15,6 +15,7 @@ use super::option_values::{
     parse_regex, parse_snapshot, redaction,
 };
 use super::output_names::{OutputFile, named_output, parse_outputs};
+use super::output_pattern;
 use super::regions;
 use super::rules::Rules;
 use crate::analysis::progress::window::StepRange;
@@ -316,6 +317,7 @@ impl RecordPlan {
             None => parse_outputs(arguments.output)?,
             Some(format) => named_output(arguments.output, format)?,
         };
+        output_pattern::check(&outputs)?;
         let beside = format.unwrap_or(Format::Page);
         let is_page = |output: &OutputFile| output.format == Format::Page;
         let has_page = match outputs.is_empty() {
@@ -749,6 +751,8 @@ mod tests {
             "record --max-stopped 101 -- x",
             "record -o x.png -- x",
             "record -o x -- x",
+            "record -o {rnk}.tspy -- x",
+            "record -o {rank.tspy -- x",
             "record -o a.svg -o a.svg -- x",
             "record -o a.tspy -o b.tspy -- x",
             "convert a.tspy -o b.tspy",

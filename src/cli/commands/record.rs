@@ -8,14 +8,14 @@ use crate::cli::outputs::{NameParts, RecordingSink};
 use crate::cli::plan::{Drawing, RecordPlan, Target};
 use crate::cli::progress::Progress;
 use crate::cli::steering::{Action, Situation, Steering};
-use crate::cli::{hints, messages, target};
+use crate::cli::{hints, messages, output_pattern, target};
 use crate::model::run::RunInfo;
 use crate::os::launch::{Exit, Running, SuspendedLaunch, reap_orphans};
 use crate::os::signals::{self, Signals};
 use crate::report::page::under_way;
 use crate::resolve::confidential::Confidential;
 use crate::sampling::session::Session;
-use crate::torch::role::rank_of;
+use crate::torch::job::JobPlace;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::Path;
@@ -61,7 +61,7 @@ fn launch(
     let shown = target::shown(command, plan.options.redaction);
     let run = target::run_info(&plan.options, &plan.target, &plan.regions, pid, shown);
     let (duration, snapshot) = (plan.duration, plan.snapshot.clone());
-    let finish = start(plan, &run, target::own_rank())?;
+    let finish = start(plan, &run, target::launched_place(command))?;
     match suspended.resume() {
         Ok(running) => {
             // Only now: a program that cannot be run replaces no older recording.
@@ -92,7 +92,7 @@ fn attach(plan: RecordPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, 
         );
     }
     signals.listen().map_err(Failure::new)?;
-    let rank = rank_of(&info.environment);
+    let place = target::place_of(&info);
     let run = target::run_info(
         &plan.options,
         &plan.target,
@@ -101,7 +101,7 @@ fn attach(plan: RecordPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, 
         info.command,
     );
     let (duration, snapshot) = (plan.duration, plan.snapshot.clone());
-    let finish = start(plan, &run, rank)?;
+    let finish = start(plan, &run, place)?;
     if let Err(failure) = finish.outputs.keep_recording() {
         let _ = finish.session.stop();
         finish.outputs.discard();
@@ -112,10 +112,12 @@ fn attach(plan: RecordPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, 
     Ok(recorder.run())
 }
 
-fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, Failure> {
+fn start(plan: RecordPlan, run: &RunInfo, mut place: JobPlace) -> Result<Finish, Failure> {
     let mut named = run.clone();
     if let Some(key) = &plan.confidential {
-        Confidential::new(key).run(&mut named);
+        let mut confidential = Confidential::new(key);
+        confidential.run(&mut named);
+        place.job = place.job.map(|job| confidential.job(&job));
         messages::note(
             "the recording keeps all names: share what is made of it with --confidential",
         );
@@ -123,18 +125,21 @@ fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, F
     let parts = NameParts {
         command: &named.command,
         host: &named.host,
-        rank,
+        rank: place.rank,
         pid: run.pid,
         started_wall_ns: run.started_wall_ns,
     };
+    let wanted = output_pattern::fill(&plan.outputs, &parts, &place)?;
     target::check_options(&plan.options, run.pid)?;
-    let mut outputs = OpenOutputs::open(
-        &plan.outputs,
-        plan.beside,
-        plan.force,
-        Path::new(""),
-        &parts,
-    )?;
+    let folder = Path::new("");
+    let mut outputs = OpenOutputs::open(&wanted, plan.beside, plan.force, folder, &parts)?;
+    if let Some((taken, new)) = outputs.renamed(&wanted) {
+        messages::note(&format!(
+            "{} is there already: writing {}",
+            taken.display(),
+            new.display()
+        ));
+    }
     hold_pages(&plan, &named, &mut outputs);
     match start_session(&plan, run, &outputs) {
         Ok((session, sink)) => Ok(Finish {
