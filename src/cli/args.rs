@@ -134,6 +134,9 @@ pub(crate) struct RecordArguments {
     /// Open the page in a browser at the end (.html, which is written by default)
     #[arg(long)]
     pub(crate) open: bool,
+    /// Record only these ranks of a job: 0,8-15, every:64, random:1%. Others run without torchspy
+    #[arg(long, value_name = "RANKS")]
+    pub(crate) ranks: Option<String>,
     #[command(flatten)]
     pub(crate) sampling: SamplingArguments,
     #[command(flatten)]

@@ -5,6 +5,7 @@ use crate::gpu::collector::GpuOptions;
 use crate::gpu::select::GpuChoice;
 use crate::os::redaction::Redaction;
 use crate::report::page::Editor;
+use crate::torch::rank_choice::RankChoice;
 use regex::Regex;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,6 +33,15 @@ pub(super) fn parse_rate(rate: f64) -> Result<f64, Failure> {
         format!("--rate {rate} is out of range"),
         format!("it is a number of samples per second, above 0 and up to {MAX_RATE_HZ}"),
     ))
+}
+
+pub(super) fn parse_ranks(text: &str) -> Result<RankChoice, Failure> {
+    RankChoice::parse(text).map_err(|word| {
+        Failure::usage(
+            format!("--ranks {text}: `{word}` is no choice of ranks"),
+            "ranks and ranges such as 0,8-15, each Nth by every:N, or a share by random:1%; several are joined by commas",
+        )
+    })
 }
 
 pub(super) fn parse_max_stopped(text: &str) -> Result<f64, Failure> {

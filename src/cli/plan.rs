@@ -11,8 +11,8 @@ use super::failure::Failure;
 use super::formats::{self, Format};
 use super::github_summary;
 use super::option_values::{
-    parse_duration, parse_duration_of, parse_editor, parse_gpu, parse_max_stopped, parse_rate,
-    parse_regex, parse_snapshot, redaction,
+    parse_duration, parse_duration_of, parse_editor, parse_gpu, parse_max_stopped, parse_ranks,
+    parse_rate, parse_regex, parse_snapshot, redaction,
 };
 use super::output_names::{OutputFile, named_output, parse_outputs};
 use super::output_pattern;
@@ -350,7 +350,10 @@ impl RecordPlan {
         Ok(Self {
             snapshot,
             target: Target::new(("record", "record"), arguments.pid, arguments.command)?,
-            options: session_options(arguments.sampling, &rules)?,
+            options: SessionOptions {
+                ranks: arguments.ranks.as_deref().map(parse_ranks).transpose()?,
+                ..session_options(arguments.sampling, &rules)?
+            },
             duration: arguments
                 .duration
                 .as_deref()
@@ -473,6 +476,7 @@ fn session_options(arguments: SamplingArguments, rules: &Rules) -> Result<Sessio
         nonblocking: arguments.nonblocking,
         gil_only: arguments.gil,
         threads: parse_regex(arguments.threads.as_deref())?,
+        ranks: None,
         subprocesses: !arguments.no_subprocesses && arguments.children != ChildrenName::None,
         stop_any_child: arguments.children == ChildrenName::All,
         max_stopped: parse_max_stopped(&arguments.max_stopped)?,
@@ -743,6 +747,8 @@ mod tests {
         for line in [
             "record",
             "record --rate 0 -- x",
+            "record --ranks 5-3 -- x",
+            "record --ranks random:1 -- x",
             "record --rate nan -- x",
             "record --rate 1e9 -- x",
             "record --duration soon -- x",

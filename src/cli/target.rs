@@ -137,6 +137,9 @@ pub(super) fn run_info(
     {
         notes.push(format!("torchspy's own cgroup quota {cpus:.1} CPUs"));
     }
+    if let Some(ranks) = &options.ranks {
+        notes.push(format!("only ranks {} are sampled (--ranks)", ranks.text()));
+    }
     if let Some(runtime) = access::container() {
         notes.push(format!("recorded inside {runtime}"));
     }

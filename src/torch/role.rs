@@ -70,7 +70,7 @@ fn ancestors(processes: &[ProcessInfo], of: usize) -> Vec<usize> {
 /// | order | rule | role |
 /// |---|---|---|
 /// | 1 | its stacks show the worker loop | DataLoader worker |
-/// | 2 | resource tracker, fork server, no Python | other |
+/// | 2 | resource tracker, fork server, no Python, left out by its rank | other |
 /// | 3 | the command names a launcher, and nothing was trained, or a child of it trained | launcher; other where it is its parent's command, too: a fork that was not seen to exec |
 /// | 4 | something was trained | trainer |
 /// | 5 | it descends from a process that trained, and did not train | DataLoader worker if that one spawned it by `multiprocessing`, else other |
@@ -158,7 +158,7 @@ fn role_of(
     if fact.worker_loop {
         return worker;
     }
-    if !fact.python || HELPERS.iter().any(|word| has_word(process, word)) {
+    if process.is_left_out() || !fact.python || HELPERS.iter().any(|word| has_word(process, word)) {
         return Role::Other;
     }
     let trained = fact.training_ns > 0;

@@ -1,6 +1,8 @@
 //! Recording a job: names made of facts, whose files never collide, and ranks that are left out.
 
-use crate::faults::{Output, TORCHSPY, Target, any_python, assert_error, output_of, program};
+use crate::faults::{
+    Output, TORCHSPY, Target, any_python, assert_error, output_of, program, wait_until,
+};
 use crate::installed::torch_python;
 use std::fs;
 use std::path::Path;
@@ -273,4 +275,168 @@ fn ranks_of_torchrun_are_told_apart() {
         .filter_map(|name| name.split('/').nth(1))
         .collect();
     assert_eq!(ends, ["0of2-0n0.tspy", "1of2-1n0.tspy"], "{names:?}");
+}
+
+#[test]
+fn a_rank_that_is_not_chosen_runs_as_without_torchspy() {
+    let folder = folder();
+    let probe = "echo $$; grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status; ls /proc/self/fd; exit 7";
+    let arguments = [
+        "--ranks",
+        "0,8",
+        "-o",
+        "{rank}.tspy",
+        "--",
+        "sh",
+        "-c",
+        probe,
+    ];
+    let child = record(&folder, SLURM, &arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    let output = child.wait_with_output().unwrap();
+    let direct = Command::new("sh")
+        .args(["-c", probe])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(7));
+    let lines = |bytes: &[u8]| -> Vec<String> {
+        let text = String::from_utf8_lossy(bytes);
+        text.lines().map(str::to_owned).collect()
+    };
+    let (through, direct) = (lines(&output.stdout), lines(&direct.stdout));
+    assert_eq!(
+        through[0],
+        pid.to_string(),
+        "torchspy itself becomes the program"
+    );
+    assert_eq!(through[1..], direct[1..]);
+    let said = "rank 9 is not of --ranks 0,8: it runs without a recording";
+    assert_eq!(lines(&output.stderr), [said]);
+    assert!(files(folder.path()).is_empty());
+
+    for (program, status) in [("no-such-program-here", 127), ("/tmp", 126)] {
+        let arguments = ["--ranks", "0,8", "--", program];
+        let output = output_of(&mut record(&folder, SLURM, &arguments));
+        assert_error(&output, &format!("cannot run {program}"), &[]);
+        assert_eq!(output.status.code(), Some(status));
+    }
+    let arguments = ["--ranks", "0,8-15", "-o", "{rank}.tspy", "--", "true"];
+    expect_success(&output_of(&mut record(&folder, SLURM, &arguments)));
+    assert_eq!(files(folder.path()), ["9.tspy"]);
+    let text = inspect(&folder.path().join("9.tspy"));
+    assert!(
+        text.contains("only ranks 0,8-15 are sampled (--ranks)"),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_attached_rank_that_is_not_chosen_is_left_alone() {
+    let folder = folder();
+    let mut sleeper = Command::new("sleep")
+        .arg("60")
+        .env("RANK", "3")
+        .spawn()
+        .unwrap();
+    let pid = sleeper.id().to_string();
+    let arguments = ["--ranks", "every:2", "-p", &pid, "-o", "run.tspy"];
+    let output = output_of(&mut record(&folder, &[], &arguments));
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    expect_success(&output);
+    assert!(
+        output
+            .stderr
+            .starts_with("rank 3 is not of --ranks every:2: it is not recorded\n"),
+        "{}",
+        output.stderr
+    );
+    assert!(files(folder.path()).is_empty());
+}
+
+/// A launcher of three ranks, each with a worker, that a task of Slurm started.
+const LAUNCHER: &str = r#"
+import os, subprocess, sys
+ranks = [
+    subprocess.Popen([sys.executable, "rank.py"], env={**os.environ, "RANK": str(rank)})
+    for rank in range(3)
+]
+for rank in ranks:
+    rank.wait()
+"#;
+const RANK: &str = r#"
+import os, subprocess, sys, time
+def compute():
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        sum(range(1000))
+if len(sys.argv) == 1:
+    worker = subprocess.Popen([sys.executable, __file__, "worker"])
+    compute()
+    worker.wait()
+else:
+    compute()
+"#;
+
+#[test]
+fn around_a_launcher_only_chosen_ranks_and_their_workers_are_sampled() {
+    let Some(python) = any_python() else { return };
+    let folder = folder();
+    fs::write(folder.path().join("torchrun"), LAUNCHER).unwrap();
+    fs::write(folder.path().join("rank.py"), RANK).unwrap();
+    let outputs = ["-o", "run.tspy", "-o", "run.json", "--ranks", "0,2", "--"];
+    let arguments = [&outputs[..], &[&python, "torchrun"]].concat();
+    expect_success(&output_of(&mut record(&folder, SLURM, &arguments)));
+    let text = fs::read_to_string(folder.path().join("run.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let processes = report["processes"].as_array().unwrap();
+    let count = |is: &dyn Fn(&serde_json::Value) -> bool| {
+        processes.iter().filter(|process| is(process)).count()
+    };
+    for (rank, expected) in [(0, 2), (1, 0), (2, 2)] {
+        let found = count(&|process| process["rank"] == rank);
+        assert_eq!(found, expected, "{rank}: {text}");
+    }
+    let is_left_out = |process: &serde_json::Value| {
+        process["note"] == "left out by --ranks: rank 1" && process["role"] == "other"
+    };
+    assert_eq!(count(&is_left_out), 1, "without its worker: {text}");
+    assert_eq!(processes.len(), 6, "with the launcher: {text}");
+    let wall_s = |process: &serde_json::Value| process["wall_s"].as_f64().unwrap();
+    let of_left_out = processes.iter().filter(|process| is_left_out(process));
+    let sampled_s: f64 = of_left_out.map(wall_s).sum();
+    assert!(sampled_s < 0.5, "only before its exec: {text}");
+}
+
+/// Ranks that a program sets for itself are known some time after their start.
+#[test]
+fn a_rank_that_sets_its_own_number_is_left_out_once_it_is_known() {
+    let Some(python) = any_python() else { return };
+    let folder = folder();
+    let script = "import os, sys\n\
+        rank = os.fork()\n\
+        if rank == 0:\n\
+        \x20   os.environ['RANK'] = '1'\n\
+        \x20   while os.getppid() != 1 and not os.path.exists('end'): sum(range(10000))\n\
+        else: os.waitpid(rank, 0)\n";
+    let arguments = [
+        "-o", "run.tspy", "--ranks", "0", "--", &python, "-c", script,
+    ];
+    let mut child = record(&folder, &[], &arguments).spawn().unwrap();
+    wait_until("the rank is left out", || {
+        let mut command = Command::new(TORCHSPY);
+        let output = output_of(
+            command
+                .args(["inspect", "run.tspy"])
+                .current_dir(folder.path()),
+        );
+        output.stdout.contains("left out by --ranks: rank 1")
+    });
+    fs::write(folder.path().join("end"), "").unwrap();
+    assert!(child.wait().unwrap().success());
 }

@@ -10,12 +10,13 @@ use crate::cli::progress::Progress;
 use crate::cli::steering::{Action, Situation, Steering};
 use crate::cli::{hints, messages, output_pattern, target};
 use crate::model::run::RunInfo;
-use crate::os::launch::{Exit, Running, SuspendedLaunch, reap_orphans};
+use crate::os::launch::{Exit, Running, SuspendedLaunch, reap_orphans, replace_self};
 use crate::os::signals::{self, Signals};
 use crate::report::page::under_way;
 use crate::resolve::confidential::Confidential;
 use crate::sampling::session::Session;
 use crate::torch::job::JobPlace;
+use crate::torch::rank_choice::RankChoice;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::Path;
@@ -33,6 +34,12 @@ const INTERRUPTED: u8 = 130;
 /// What cannot be opened or sampled is an error before the program has run a single instruction.
 /// What goes wrong later is a warning: the program goes on, and its status is passed on.
 pub(crate) fn run(plan: RecordPlan) -> Result<ExitCode, Failure> {
+    if let Target::Launch(command) = &plan.target
+        && let Some(rank) = left_out(&plan, &target::launched_place(command))
+    {
+        note_left_out(&plan, rank, "it runs without a recording");
+        return Err(hints::launch_failure(replace_self(command)));
+    }
     // First of all, so that every thread made later has them blocked.
     let signals = Signals::install().map_err(Failure::new)?;
     match &plan.target {
@@ -45,6 +52,17 @@ pub(crate) fn run(plan: RecordPlan) -> Result<ExitCode, Failure> {
             attach(plan, pid, signals)
         }
     }
+}
+
+/// The rank that is not to be recorded.
+fn left_out(plan: &RecordPlan, place: &JobPlace) -> Option<u32> {
+    let is_chosen = plan.options.ranks.as_ref()?.has(place)?;
+    place.rank.filter(|_| !is_chosen)
+}
+
+fn note_left_out(plan: &RecordPlan, rank: u32, what: &str) {
+    let ranks = plan.options.ranks.as_ref().map_or("", RankChoice::text);
+    messages::note(&format!("rank {rank} is not of --ranks {ranks}: {what}"));
 }
 
 fn launch(
@@ -93,6 +111,10 @@ fn attach(plan: RecordPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, 
     }
     signals.listen().map_err(Failure::new)?;
     let place = target::place_of(&info);
+    if let Some(rank) = left_out(&plan, &place) {
+        note_left_out(&plan, rank, "it is not recorded");
+        return Ok(ExitCode::SUCCESS);
+    }
     let run = target::run_info(
         &plan.options,
         &plan.target,

@@ -256,6 +256,8 @@ pub(super) fn is_own_note(note: &str) -> bool {
             r"^additional rules \(--rules\): [0-9]+, which matched [0-9]+ functions$",
             r"^still being recorded: this is what there was at [0-9: -]+ UTC, [0-9.]+ s after the start$",
             r"^command line unknown: its memory does not answer$",
+            r"^only ranks [0-9a-z:%., -]+ are sampled \(--ranks\)$",
+            r"^left out by --ranks: rank [0-9]+$",
             r"^not a Python process$",
             r"^Python is still starting$",
             r"^(free-threaded )?(Python )?[0-9.]+t? is (older than 3\.10|newer than this torchspy knows: its Python frames are left out)$",
