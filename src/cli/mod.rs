@@ -31,6 +31,7 @@ mod sources;
 mod steering;
 mod target;
 mod terminal;
+mod trigger;
 mod under_way;
 mod view;
 
@@ -58,11 +59,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 fn dispatch(plan: Plan) -> Result<ExitCode, Failure> {
     match plan {
-        Plan::Record(plan) => commands::record::run(plan),
+        Plan::Record(plan) => commands::record::run(*plan),
         Plan::Report(plan) => commands::report::run(&plan),
         Plan::Convert(plan) => commands::convert::run(&plan),
         Plan::Snapshot(plan) => commands::snapshot::run(plan),
         Plan::View(plan) => commands::view::run(plan),
+        Plan::Trigger(folder) => commands::trigger::run(&folder),
         Plan::Diff(plan) => commands::diff::run(&plan),
         Plan::Dump(plan) => commands::dump::run(&plan),
         Plan::Top(plan) => commands::top::run(plan),

@@ -1,6 +1,7 @@
 //! The values of single options: checked, and refused with a hint.
 
 use super::failure::Failure;
+use super::plan::Trigger;
 use crate::gpu::collector::GpuOptions;
 use crate::gpu::select::GpuChoice;
 use crate::os::redaction::Redaction;
@@ -95,6 +96,23 @@ pub(super) fn parse_duration_of(option: &str, text: &str) -> Result<Duration, Fa
             "30s, 2m, 1m30s, 1h, 500ms, or a number of seconds such as 1.5",
         )),
     }
+}
+
+/// `record --trigger` and `--trigger-for`.
+pub(super) fn parse_trigger(text: &str, length: &str) -> Result<Trigger, Failure> {
+    let folder = text
+        .strip_prefix("file:")
+        .filter(|folder| !folder.is_empty());
+    let folder = folder.ok_or_else(|| {
+        Failure::usage(
+            format!("--trigger {text} is no trigger"),
+            "file:DIR waits for torchspy trigger DIR",
+        )
+    })?;
+    Ok(Trigger {
+        folder: folder.into(),
+        length: parse_duration_of("--trigger-for", length)?,
+    })
 }
 
 /// `record --snapshot`.

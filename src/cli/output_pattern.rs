@@ -44,7 +44,12 @@ enum Part {
 pub(super) fn check(outputs: &[OutputFile]) -> Result<(), Failure> {
     outputs
         .iter()
-        .try_for_each(|output| parse(&output.path).map(drop))
+        .try_for_each(|output| check_path(&output.path))
+}
+
+/// The same of one name.
+pub(super) fn check_path(path: &Path) -> Result<(), Failure> {
+    parse(path).map(drop)
 }
 
 /// The outputs under the names that the facts give them.
@@ -72,7 +77,7 @@ pub(crate) fn fill(
 }
 
 /// The path, and whether it has a fact.
-fn fill_path(
+pub(crate) fn fill_path(
     pattern: &Path,
     parts: &NameParts<'_>,
     place: &JobPlace,

@@ -12,7 +12,7 @@ use super::formats::{self, Format};
 use super::github_summary;
 use super::option_values::{
     parse_duration, parse_duration_of, parse_editor, parse_gpu, parse_max_stopped, parse_ranks,
-    parse_rate, parse_regex, parse_snapshot, redaction,
+    parse_rate, parse_regex, parse_snapshot, parse_trigger, redaction,
 };
 use super::output_names::{OutputFile, named_output, parse_outputs};
 use super::output_pattern;
@@ -36,10 +36,11 @@ const LIVE_SEGMENT: Duration = Duration::from_millis(400);
 
 #[derive(Debug)]
 pub(crate) enum Plan {
-    Record(RecordPlan),
+    Record(Box<RecordPlan>),
     Report(ReportPlan),
     Convert(ConvertPlan),
     Snapshot(SnapshotPlan),
+    Trigger(PathBuf),
     View(ViewPlan),
     Diff(DiffPlan),
     Dump(DumpPlan),
@@ -86,7 +87,15 @@ pub(crate) struct Drawing {
     pub(crate) editor: Option<Editor>,
 }
 
-#[derive(Debug)]
+/// Recordings begin by a file in a folder, and each has this length.
+#[derive(Clone, Debug)]
+pub(crate) struct Trigger {
+    /// Its name may have facts in braces.
+    pub(crate) folder: PathBuf,
+    pub(crate) length: Duration,
+}
+
+#[derive(Clone, Debug)]
 pub(crate) struct RecordPlan {
     pub(crate) target: Target,
     pub(crate) options: SessionOptions,
@@ -100,6 +109,8 @@ pub(crate) struct RecordPlan {
     /// The page is opened at the end.
     pub(crate) open: bool,
     pub(crate) snapshot: Option<SnapshotEvery>,
+    /// `None`: recording begins at once.
+    pub(crate) trigger: Option<Trigger>,
     pub(crate) drawing: Drawing,
     pub(crate) regions: Vec<Region>,
     pub(crate) rules: Rules,
@@ -228,7 +239,7 @@ impl Plan {
     /// Validates what clap cannot.
     pub(crate) fn new(arguments: Arguments) -> Result<Self, Failure> {
         Ok(match arguments.command {
-            Subcommands::Record(arguments) => Plan::Record(RecordPlan::new(arguments)?),
+            Subcommands::Record(arguments) => Plan::Record(Box::new(RecordPlan::new(arguments)?)),
             Subcommands::Report(arguments) => Plan::Report(ReportPlan {
                 regions: regions::parse(&arguments.attribution.region)?,
                 rules: Rules::read(arguments.attribution.rules.as_deref())?,
@@ -280,6 +291,7 @@ impl Plan {
                 rules: Rules::read(arguments.attribution.rules.as_deref())?,
             }),
             Subcommands::Snapshot(arguments) => Plan::Snapshot(SnapshotPlan::new(arguments)?),
+            Subcommands::Trigger(arguments) => Plan::Trigger(arguments.folder),
             Subcommands::Diff(arguments) => Plan::Diff(DiffPlan::new(arguments)?),
             Subcommands::Dump(arguments) => Plan::Dump(DumpPlan::new(&arguments)?),
             Subcommands::Top(arguments) => Plan::Top(TopPlan::new(arguments)?),
@@ -347,8 +359,16 @@ impl RecordPlan {
                 ),
             }),
         };
+        let trigger = match &arguments.trigger {
+            None => None,
+            Some(text) => Some(parse_trigger(text, &arguments.trigger_for)?),
+        };
+        if let Some(trigger) = &trigger {
+            output_pattern::check_path(&trigger.folder)?;
+        }
         Ok(Self {
             snapshot,
+            trigger,
             target: Target::new(("record", "record"), arguments.pid, arguments.command)?,
             options: SessionOptions {
                 ranks: arguments.ranks.as_deref().map(parse_ranks).transpose()?,
@@ -694,7 +714,7 @@ mod tests {
 
     fn record(line: &str) -> RecordPlan {
         match plan(&format!("torchspy record {line}")).unwrap() {
-            Plan::Record(plan) => plan,
+            Plan::Record(plan) => *plan,
             other => panic!("{other:?}"),
         }
     }
@@ -777,6 +797,10 @@ mod tests {
             "record --snapshot 30s -o x.tspy -- x",
             "record --snapshot 1s -- x",
             "record --snapshot often -- x",
+            "record --trigger step:4 -- x",
+            "record --trigger file: -- x",
+            "record --trigger file:{rnk} -- x",
+            "record --trigger file:a --trigger-for 0 -- x",
             "snapshot 4242 -o x.tspy",
             "snapshot 4242 -o -",
             "convert a.tspy -o - -f html --open",

@@ -1,7 +1,7 @@
 //! Recording a job: names made of facts, whose files never collide, and ranks that are left out.
 
 use crate::faults::{
-    Output, TORCHSPY, Target, any_python, assert_error, output_of, program, wait_until,
+    Output, Recorder, TORCHSPY, Target, any_python, assert_error, output_of, program, wait_until,
 };
 use crate::installed::torch_python;
 use std::fs;
@@ -439,4 +439,69 @@ fn a_rank_that_sets_its_own_number_is_left_out_once_it_is_known() {
     });
     fs::write(folder.path().join("end"), "").unwrap();
     assert!(child.wait().unwrap().success());
+}
+
+fn trigger(folder: &Path) {
+    let mut command = Command::new(TORCHSPY);
+    let output = output_of(command.args(["trigger", "42"]).current_dir(folder));
+    expect_success(&output);
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn each_trigger_makes_a_recording_and_nothing_is_sampled_before() {
+    let folder = folder();
+    let script = "while ! [ -e end ]; do sleep 0.1; done; exit 7";
+    let options = [
+        "--trigger",
+        "file:{job}",
+        "--trigger-for",
+        "1s",
+        "-o",
+        "{job}/{rank}.tspy",
+    ];
+    let arguments = [&options[..], &["--", "sh", "-c", script]].concat();
+    let command = record(&folder, SLURM, &arguments);
+    let mut recorder = Recorder::spawn(command, folder);
+    let path = recorder.folder.path().to_owned();
+    recorder.wait_for_message("waiting for: torchspy trigger 42");
+    assert_eq!(files(&path), [""; 0]);
+    for name in ["9.tspy", "9-2.tspy"] {
+        trigger(&path);
+        recorder.wait_for_message("triggered: recording for 1s");
+        recorder.wait_for_message(&format!("wrote 42/{name}"));
+        let text = inspect(&path.join("42").join(name));
+        assert!(text.contains("begun by torchspy trigger"), "{text}");
+    }
+    fs::write(path.join("end"), "").unwrap();
+    let recorded = recorder.finish();
+    assert_eq!(recorded.status.code(), Some(7), "{}", recorded.messages);
+    assert_eq!(
+        files(&path),
+        ["42/.torchspy-trigger", "42/9-2.tspy", "42/9.tspy", "end"]
+    );
+}
+
+#[test]
+fn a_recorder_that_waits_ends_with_its_target_or_by_an_interrupt() {
+    for by_interrupt in [false, true] {
+        let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
+        let folder = folder();
+        let pid = sleeper.id().to_string();
+        let arguments = ["--trigger", "file:.", "-p", &pid, "-o", "run.tspy"];
+        let command = record(&folder, &[], &arguments);
+        let mut recorder = Recorder::spawn(command, folder);
+        recorder.wait_for_message("waiting for: torchspy trigger .");
+        let recorded = match by_interrupt {
+            true => recorder.interrupt(),
+            false => {
+                sleeper.kill().unwrap();
+                recorder.finish()
+            }
+        };
+        let _ = sleeper.kill();
+        sleeper.wait().unwrap();
+        assert!(recorded.status.success(), "{}", recorded.messages);
+        assert_eq!(files(recorded.folder.path()), [""; 0]);
+    }
 }

@@ -257,6 +257,7 @@ pub(super) fn is_own_note(note: &str) -> bool {
             r"^still being recorded: this is what there was at [0-9: -]+ UTC, [0-9.]+ s after the start$",
             r"^command line unknown: its memory does not answer$",
             r"^only ranks [0-9a-z:%., -]+ are sampled \(--ranks\)$",
+            r"^begun by torchspy trigger$",
             r"^left out by --ranks: rank [0-9]+$",
             r"^not a Python process$",
             r"^Python is still starting$",
