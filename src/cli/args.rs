@@ -41,6 +41,11 @@ pub(crate) enum Subcommands {
     /// Without -o, the page has the recording's name with .snapshot.html.
     #[command(after_help = SNAPSHOT_AFTER_HELP)]
     Snapshot(SnapshotArguments),
+    /// Make recorders begin that wait for it: record --trigger file:DIR
+    ///
+    /// Recorders on all hosts that see the folder begin within seconds.
+    #[command(after_help = TRIGGER_AFTER_HELP)]
+    Trigger(TriggerArguments),
     /// Show recordings in a browser, from a server on this machine
     ///
     /// Of a folder it lists all; a recording that grows is followed; an interval is loaded in full
@@ -99,7 +104,8 @@ Ctrl-C reaches the program itself; a second one ends the recording alone.
 
 Examples:
   torchspy record -- python train.py
-  torchspy record --pid 4242 --duration 30s -o run.tspy -o run.speedscope.json";
+  torchspy record --pid 4242 --duration 30s -o run.tspy -o run.speedscope.json
+  srun torchspy record -o 'runs/{job}/{host}-{rank}.tspy' -- python train.py";
 
 #[derive(Debug, Args)]
 pub(crate) struct RecordArguments {
@@ -114,7 +120,8 @@ pub(crate) struct RecordArguments {
         long,
         value_name = "FILE",
         help = format!(
-            "Output file, by extension: {}; may be given more than once",
+            "Output file, by extension: {}; may be given more than once. {{job}} {{host}} {{rank}} \
+             {{local_rank}} {{world_size}} {{node}} {{pid}} {{time}} stand for what they name",
             extensions(Format::asked_for())
         )
     )]
@@ -133,6 +140,19 @@ pub(crate) struct RecordArguments {
     /// Open the page in a browser at the end (.html, which is written by default)
     #[arg(long)]
     pub(crate) open: bool,
+    /// Record only these ranks of a job: 0,8-15, every:64, random:1%. Others run without torchspy
+    #[arg(long, value_name = "RANKS")]
+    pub(crate) ranks: Option<String>,
+    /// Sample nothing until torchspy trigger DIR; each trigger makes a recording of its own
+    #[arg(
+        long,
+        value_name = "file:DIR",
+        conflicts_with_all = ["duration", "snapshot", "force"]
+    )]
+    pub(crate) trigger: Option<String>,
+    /// Length of a recording that a trigger makes
+    #[arg(long, value_name = "TIME", requires = "trigger", default_value = "60s")]
+    pub(crate) trigger_for: String,
     #[command(flatten)]
     pub(crate) sampling: SamplingArguments,
     #[command(flatten)]
@@ -403,6 +423,18 @@ pub(crate) struct ConvertArguments {
     pub(crate) confidential: ConfidentialArguments,
     #[command(flatten)]
     pub(crate) drawing: DrawingArguments,
+}
+
+const TRIGGER_AFTER_HELP: &str = "\
+Examples:
+  torchspy record --trigger file:runs/42 --pid 4242
+  torchspy trigger runs/42";
+
+#[derive(Debug, Args)]
+pub(crate) struct TriggerArguments {
+    /// The folder that the recorders watch
+    #[arg(value_name = "DIR")]
+    pub(crate) folder: PathBuf,
 }
 
 const SNAPSHOT_AFTER_HELP: &str = "\

@@ -20,6 +20,7 @@ mod open_outputs;
 mod option_values;
 mod output_file;
 mod output_names;
+mod output_pattern;
 mod outputs;
 mod plan;
 mod program_log;
@@ -31,6 +32,7 @@ mod sources;
 mod steering;
 mod target;
 mod terminal;
+mod trigger;
 mod under_way;
 mod view;
 
@@ -58,12 +60,13 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 fn dispatch(plan: Plan) -> Result<ExitCode, Failure> {
     match plan {
-        Plan::Record(plan) => commands::record::run(plan),
+        Plan::Record(plan) => commands::record::run(*plan),
         Plan::Report(plan) => commands::report::run(&plan),
         Plan::ReportJob(plan) => commands::report_job::run(&plan),
         Plan::Convert(plan) => commands::convert::run(&plan),
         Plan::Snapshot(plan) => commands::snapshot::run(plan),
         Plan::View(plan) => commands::view::run(plan),
+        Plan::Trigger(folder) => commands::trigger::run(&folder),
         Plan::Diff(plan) => commands::diff::run(&plan),
         Plan::Dump(plan) => commands::dump::run(&plan),
         Plan::Top(plan) => commands::top::run(plan),

@@ -21,6 +21,13 @@ pub(crate) struct OpenOutputs {
     scratch: Option<File>,
 }
 
+/// Why an output was not opened.
+enum NotOpened {
+    /// Its name is taken, and it may have another.
+    Taken,
+    Failed(Failure),
+}
+
 impl OpenOutputs {
     /// Opens the requested files, or a recording and a file of the format `beside` in `folder`,
     /// with names made of `parts`.
@@ -34,29 +41,7 @@ impl OpenOutputs {
         if wanted.is_empty() {
             return Self::open_default(folder, parts, beside);
         }
-        let mut opened = Self {
-            outputs: Vec::new(),
-            scratch: None,
-        };
-        for output in wanted {
-            let result = match opened.has(&output.path) {
-                true => Err(Failure::usage(
-                    format!(
-                        "{} is the same file as another output",
-                        output.path.display()
-                    ),
-                    "give each output a file of its own",
-                )),
-                false => open_named(output, force),
-            };
-            match result {
-                Ok(output) => opened.outputs.push(output),
-                Err(failure) => {
-                    opened.discard();
-                    return Err(failure);
-                }
-            }
-        }
+        let mut opened = Self::open_numbered(wanted, force)?;
         opened.mark();
         if opened.named_recording().is_none() {
             opened.scratch = Some(open_scratch().map_err(|error| {
@@ -67,6 +52,68 @@ impl OpenOutputs {
             })?);
         }
         Ok(opened)
+    }
+
+    /// Opens the requested files. Those whose names are made of facts get the first number that is
+    /// free for all of them: others of the same job may take names at the same time.
+    fn open_numbered(wanted: &[OutputFile], force: bool) -> Result<Self, Failure> {
+        for folder in wanted.iter().filter(|output| output.is_numbered) {
+            if let Some(folder) = folder.path.parent() {
+                std::fs::create_dir_all(folder).map_err(|error| cannot_write(folder, error))?;
+            }
+        }
+        for number in 1..=MAX_NAMES {
+            let mut opened = Self {
+                outputs: Vec::new(),
+                scratch: None,
+            };
+            let result = wanted.iter().try_for_each(|output| {
+                let output = opened.open_one(&output.numbered(number), force)?;
+                opened.outputs.push(output);
+                Ok(())
+            });
+            match result {
+                Ok(()) => return Ok(opened),
+                Err(why) => opened.discard_for(why)?,
+            }
+        }
+        let name = wanted.iter().find(|output| output.is_numbered);
+        let name = name.map_or(Path::new(""), |output| &output.path);
+        Err(Failure::message(format!(
+            "{} and {MAX_NAMES} names like it are taken",
+            name.display()
+        ))
+        .hint("tell ranks apart by their names: {rank}, or {host} and {pid}"))
+    }
+
+    fn open_one(&self, output: &OutputFile, force: bool) -> Result<OpenOutput, NotOpened> {
+        if self.has(&output.path) {
+            return Err(NotOpened::Failed(Failure::usage(
+                format!(
+                    "{} is the same file as another output",
+                    output.path.display()
+                ),
+                "give each output a file of its own",
+            )));
+        }
+        if force || !output.is_numbered {
+            return open_named(output, force).map_err(NotOpened::Failed);
+        }
+        OpenOutput::create(output.path.clone(), output.format).map_err(|(path, error)| match error
+            .kind()
+        {
+            io::ErrorKind::AlreadyExists => NotOpened::Taken,
+            _ => NotOpened::Failed(cannot_write(&path, error)),
+        })
+    }
+
+    /// Removes what was opened before something else was not. An error if no other name can help.
+    fn discard_for(self, why: NotOpened) -> Result<(), Failure> {
+        self.discard();
+        match why {
+            NotOpened::Taken => Ok(()),
+            NotOpened::Failed(failure) => Err(failure),
+        }
     }
 
     fn open_default(folder: &Path, parts: &NameParts<'_>, beside: Format) -> Result<Self, Failure> {
@@ -188,6 +235,13 @@ impl OpenOutputs {
             }
         }
         anyhow::bail!("all names like it are taken")
+    }
+
+    /// The first of the requested files that got another name, and that name.
+    pub(crate) fn renamed<'o>(&'o self, wanted: &'o [OutputFile]) -> Option<(&'o Path, &'o Path)> {
+        let paths = wanted.iter().zip(&self.outputs);
+        let mut paths = paths.map(|(wanted, output)| (&*wanted.path, &*output.path));
+        paths.find(|(wanted, output)| wanted != output)
     }
 
     /// The path of the recording that was asked for.
@@ -318,10 +372,7 @@ mod tests {
     #[test]
     fn what_was_opened_goes_when_a_later_one_fails() {
         let folder = tempfile::tempdir().unwrap();
-        let output = |name: &str| OutputFile {
-            path: folder.path().join(name),
-            format: Format::Folded,
-        };
+        let output = |name: &str| OutputFile::new(folder.path().join(name), Format::Folded);
         std::fs::write(folder.path().join("old.folded"), "old").unwrap();
         let wanted = [
             output("new.folded"),
@@ -339,10 +390,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a.svg"), "").unwrap();
         std::fs::hard_link(folder.path().join("a.svg"), folder.path().join("b.svg")).unwrap();
-        let wanted = ["a.svg", "b.svg"].map(|name| OutputFile {
-            path: folder.path().join(name),
-            format: Format::Flamegraph,
-        });
+        let wanted = ["a.svg", "b.svg"]
+            .map(|name| OutputFile::new(folder.path().join(name), Format::Flamegraph));
         assert_eq!(
             OpenOutputs::open(&wanted, Format::Flamegraph, true, folder.path(), &PARTS)
                 .unwrap_err()
@@ -355,10 +404,10 @@ mod tests {
     fn without_a_recording_among_the_outputs_a_nameless_one_is_read_back() {
         use std::io::{Read, Write};
         let folder = tempfile::tempdir().unwrap();
-        let wanted = [OutputFile {
-            path: folder.path().join("a.svg"),
-            format: Format::Flamegraph,
-        }];
+        let wanted = [OutputFile::new(
+            folder.path().join("a.svg"),
+            Format::Flamegraph,
+        )];
         let outputs =
             OpenOutputs::open(&wanted, Format::Flamegraph, true, folder.path(), &PARTS).unwrap();
         outputs.recording().unwrap().write_all(b"abc").unwrap();

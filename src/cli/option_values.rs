@@ -1,10 +1,12 @@
 //! The values of single options: checked, and refused with a hint.
 
 use super::failure::Failure;
+use super::plan::Trigger;
 use crate::gpu::collector::GpuOptions;
 use crate::gpu::select::GpuChoice;
 use crate::os::redaction::Redaction;
 use crate::report::page::Editor;
+use crate::torch::rank_choice::RankChoice;
 use regex::Regex;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,6 +34,15 @@ pub(super) fn parse_rate(rate: f64) -> Result<f64, Failure> {
         format!("--rate {rate} is out of range"),
         format!("it is a number of samples per second, above 0 and up to {MAX_RATE_HZ}"),
     ))
+}
+
+pub(super) fn parse_ranks(text: &str) -> Result<RankChoice, Failure> {
+    RankChoice::parse(text).map_err(|word| {
+        Failure::usage(
+            format!("--ranks {text}: `{word}` is no choice of ranks"),
+            "ranks and ranges such as 0,8-15, each Nth by every:N, or a share by random:1%; several are joined by commas",
+        )
+    })
 }
 
 pub(super) fn parse_max_stopped(text: &str) -> Result<f64, Failure> {
@@ -85,6 +96,23 @@ pub(super) fn parse_duration_of(option: &str, text: &str) -> Result<Duration, Fa
             "30s, 2m, 1m30s, 1h, 500ms, or a number of seconds such as 1.5",
         )),
     }
+}
+
+/// `record --trigger` and `--trigger-for`.
+pub(super) fn parse_trigger(text: &str, length: &str) -> Result<Trigger, Failure> {
+    let folder = text
+        .strip_prefix("file:")
+        .filter(|folder| !folder.is_empty());
+    let folder = folder.ok_or_else(|| {
+        Failure::usage(
+            format!("--trigger {text} is no trigger"),
+            "file:DIR waits for torchspy trigger DIR",
+        )
+    })?;
+    Ok(Trigger {
+        folder: folder.into(),
+        length: parse_duration_of("--trigger-for", length)?,
+    })
 }
 
 /// `record --snapshot`.

@@ -28,16 +28,20 @@ pub(crate) struct OpenOutput {
 }
 
 impl OpenOutput {
-    /// Creates a file under a name that must be free.
+    /// Creates a file under a name that must be free, marked as being written: empty and without a
+    /// mark it would look like one of mktemp(1)'s to another torchspy.
     pub(super) fn create(path: PathBuf, format: Format) -> Result<Self, (PathBuf, io::Error)> {
         match create_exclusively(&path, format) {
-            Ok(file) => Ok(Self {
-                path,
-                format,
-                file,
-                destination: Destination::Named,
-                placeholder: None,
-            }),
+            Ok(file) => {
+                file_lock::hold(&file);
+                Ok(Self {
+                    path,
+                    format,
+                    file,
+                    destination: Destination::Named,
+                    placeholder: None,
+                })
+            }
             Err(error) => Err((path, error)),
         }
     }
@@ -201,7 +205,7 @@ pub(super) fn identity_at(path: &Path) -> Option<(u64, u64)> {
 /// [`OpenOutput::keep`]. Nothing is ever written into an existing file, nor through a link: whoever
 /// else can write to the folder may have put it there.
 pub(crate) fn open_named(output: &OutputFile, force: bool) -> Result<OpenOutput, Failure> {
-    let OutputFile { path, format } = output;
+    let OutputFile { path, format, .. } = output;
     let (file, destination) = match create_exclusively(path, *format) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             open_existing(path, *format, force)?
@@ -426,10 +430,7 @@ mod tests {
     }
 
     fn recording(path: &Path) -> OutputFile {
-        OutputFile {
-            path: path.to_owned(),
-            format: Format::Recording,
-        }
+        OutputFile::new(path.to_owned(), Format::Recording)
     }
 
     #[test]
@@ -493,10 +494,7 @@ mod tests {
         let pipe = folder.path().join("pipe.svg");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         for path in [Path::new("/dev/null"), Path::new("/dev/stdout"), &pipe] {
-            let wanted = OutputFile {
-                path: path.to_owned(),
-                format: Format::Flamegraph,
-            };
+            let wanted = OutputFile::new(path.to_owned(), Format::Flamegraph);
             let mut output = open_named(&wanted, false).unwrap();
             if path == pipe {
                 output.file.write_all(b"abc").unwrap();

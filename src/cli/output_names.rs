@@ -2,6 +2,8 @@
 
 use super::failure::Failure;
 use super::formats::{self, Format};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// A file to write, and its format.
@@ -9,17 +11,47 @@ use std::path::PathBuf;
 pub(crate) struct OutputFile {
     pub(crate) path: PathBuf,
     pub(crate) format: Format,
+    /// Its name is made of facts about the process: where the name is taken, a number is added.
+    pub(crate) is_numbered: bool,
 }
 
 impl OutputFile {
+    /// A file with this name alone.
+    pub(crate) fn new(path: PathBuf, format: Format) -> Self {
+        Self {
+            path,
+            format,
+            is_numbered: false,
+        }
+    }
+
     /// Its path and format, and those of its companion file.
     pub(crate) fn with_stacks(path: PathBuf, format: Format) -> Vec<Self> {
-        let stacks = format.stacks().map(|format| Self {
-            path: path.with_extension(format.extension()),
-            format,
-        });
-        let first = Self { path, format };
+        let stacks = format
+            .stacks()
+            .map(|format| Self::new(path.with_extension(format.extension()), format));
+        let first = Self::new(path, format);
         std::iter::once(first).chain(stacks).collect()
+    }
+
+    /// The same file under the name with this number: `run-2.speedscope.json`.
+    pub(super) fn numbered(&self, number: u32) -> Self {
+        if number == 1 || !self.is_numbered {
+            return self.clone();
+        }
+        let name = self.path.file_name().unwrap_or_default().as_bytes();
+        let extension = format!(".{}", self.format.extension());
+        // Another extension than the format's: --format.
+        let end = match name.strip_suffix(extension.as_bytes()) {
+            Some(stem) => stem.len(),
+            None => self.path.file_stem().unwrap_or_default().len(),
+        };
+        let (stem, rest) = name.split_at(end);
+        let name = [stem, format!("-{number}").as_bytes(), rest].concat();
+        Self {
+            path: self.path.with_file_name(OsStr::from_bytes(&name)),
+            ..*self
+        }
     }
 }
 
@@ -61,4 +93,35 @@ pub(super) fn named_output(
     }
     let path = paths.into_iter().next();
     Ok(path.map_or(Vec::new(), |path| OutputFile::with_stacks(path, format)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_before_the_extension() {
+        for (path, format, expected) in [
+            ("a/0.tspy", Format::Recording, "a/0-3.tspy"),
+            (
+                "0.speedscope.json",
+                Format::Speedscope,
+                "0-3.speedscope.json",
+            ),
+            (
+                "0.stacks.parquet",
+                Format::ParquetStacks,
+                "0-3.stacks.parquet",
+            ),
+            ("a.b/0.data", Format::Flamegraph, "a.b/0-3.data"),
+            ("0", Format::Flamegraph, "0-3"),
+        ] {
+            let output = OutputFile {
+                is_numbered: true,
+                ..OutputFile::new(path.into(), format)
+            };
+            assert_eq!(output.numbered(3).path, PathBuf::from(expected));
+            assert_eq!(output.numbered(1), output);
+        }
+    }
 }

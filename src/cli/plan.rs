@@ -12,10 +12,11 @@ use super::formats::{self, Format};
 use super::github_summary;
 use super::job_plan::JobPlan;
 use super::option_values::{
-    parse_duration, parse_duration_of, parse_editor, parse_gpu, parse_max_stopped, parse_rate,
-    parse_regex, parse_snapshot, redaction,
+    parse_duration, parse_duration_of, parse_editor, parse_gpu, parse_max_stopped, parse_ranks,
+    parse_rate, parse_regex, parse_snapshot, parse_trigger, redaction,
 };
 use super::output_names::{OutputFile, named_output, parse_outputs};
+use super::output_pattern;
 use super::regions;
 use super::rules::Rules;
 use crate::analysis::progress::window::StepRange;
@@ -36,11 +37,12 @@ const LIVE_SEGMENT: Duration = Duration::from_millis(400);
 
 #[derive(Debug)]
 pub(crate) enum Plan {
-    Record(RecordPlan),
+    Record(Box<RecordPlan>),
     Report(ReportPlan),
     ReportJob(JobPlan),
     Convert(ConvertPlan),
     Snapshot(SnapshotPlan),
+    Trigger(PathBuf),
     View(ViewPlan),
     Diff(DiffPlan),
     Dump(DumpPlan),
@@ -87,7 +89,15 @@ pub(crate) struct Drawing {
     pub(crate) editor: Option<Editor>,
 }
 
-#[derive(Debug)]
+/// Recordings begin by a file in a folder, and each has this length.
+#[derive(Clone, Debug)]
+pub(crate) struct Trigger {
+    /// Its name may have facts in braces.
+    pub(crate) folder: PathBuf,
+    pub(crate) length: Duration,
+}
+
+#[derive(Clone, Debug)]
 pub(crate) struct RecordPlan {
     pub(crate) target: Target,
     pub(crate) options: SessionOptions,
@@ -101,6 +111,8 @@ pub(crate) struct RecordPlan {
     /// The page is opened at the end.
     pub(crate) open: bool,
     pub(crate) snapshot: Option<SnapshotEvery>,
+    /// `None`: recording begins at once.
+    pub(crate) trigger: Option<Trigger>,
     pub(crate) drawing: Drawing,
     pub(crate) regions: Vec<Region>,
     pub(crate) rules: Rules,
@@ -229,7 +241,7 @@ impl Plan {
     /// Validates what clap cannot.
     pub(crate) fn new(arguments: Arguments) -> Result<Self, Failure> {
         Ok(match arguments.command {
-            Subcommands::Record(arguments) => Plan::Record(RecordPlan::new(arguments)?),
+            Subcommands::Record(arguments) => Plan::Record(Box::new(RecordPlan::new(arguments)?)),
             Subcommands::Report(arguments) if arguments.file.is_dir() => {
                 Plan::ReportJob(JobPlan::new(arguments)?)
             }
@@ -284,6 +296,7 @@ impl Plan {
                 rules: Rules::read(arguments.attribution.rules.as_deref())?,
             }),
             Subcommands::Snapshot(arguments) => Plan::Snapshot(SnapshotPlan::new(arguments)?),
+            Subcommands::Trigger(arguments) => Plan::Trigger(arguments.folder),
             Subcommands::Diff(arguments) => Plan::Diff(DiffPlan::new(arguments)?),
             Subcommands::Dump(arguments) => Plan::Dump(DumpPlan::new(&arguments)?),
             Subcommands::Top(arguments) => Plan::Top(TopPlan::new(arguments)?),
@@ -321,6 +334,7 @@ impl RecordPlan {
             None => parse_outputs(arguments.output)?,
             Some(format) => named_output(arguments.output, format)?,
         };
+        output_pattern::check(&outputs)?;
         let beside = format.unwrap_or(Format::Page);
         let is_page = |output: &OutputFile| output.format == Format::Page;
         let has_page = match outputs.is_empty() {
@@ -350,10 +364,21 @@ impl RecordPlan {
                 ),
             }),
         };
+        let trigger = match &arguments.trigger {
+            None => None,
+            Some(text) => Some(parse_trigger(text, &arguments.trigger_for)?),
+        };
+        if let Some(trigger) = &trigger {
+            output_pattern::check_path(&trigger.folder)?;
+        }
         Ok(Self {
             snapshot,
+            trigger,
             target: Target::new(("record", "record"), arguments.pid, arguments.command)?,
-            options: session_options(arguments.sampling, &rules)?,
+            options: SessionOptions {
+                ranks: arguments.ranks.as_deref().map(parse_ranks).transpose()?,
+                ..session_options(arguments.sampling, &rules)?
+            },
             duration: arguments
                 .duration
                 .as_deref()
@@ -476,6 +501,7 @@ fn session_options(arguments: SamplingArguments, rules: &Rules) -> Result<Sessio
         nonblocking: arguments.nonblocking,
         gil_only: arguments.gil,
         threads: parse_regex(arguments.threads.as_deref())?,
+        ranks: None,
         subprocesses: !arguments.no_subprocesses && arguments.children != ChildrenName::None,
         stop_any_child: arguments.children == ChildrenName::All,
         max_stopped: parse_max_stopped(&arguments.max_stopped)?,
@@ -693,7 +719,7 @@ mod tests {
 
     fn record(line: &str) -> RecordPlan {
         match plan(&format!("torchspy record {line}")).unwrap() {
-            Plan::Record(plan) => plan,
+            Plan::Record(plan) => *plan,
             other => panic!("{other:?}"),
         }
     }
@@ -746,6 +772,8 @@ mod tests {
         for line in [
             "record",
             "record --rate 0 -- x",
+            "record --ranks 5-3 -- x",
+            "record --ranks random:1 -- x",
             "record --rate nan -- x",
             "record --rate 1e9 -- x",
             "record --duration soon -- x",
@@ -754,6 +782,8 @@ mod tests {
             "record --max-stopped 101 -- x",
             "record -o x.png -- x",
             "record -o x -- x",
+            "record -o {rnk}.tspy -- x",
+            "record -o {rank.tspy -- x",
             "record -o a.svg -o a.svg -- x",
             "record -o a.tspy -o b.tspy -- x",
             "convert a.tspy -o b.tspy",
@@ -772,6 +802,10 @@ mod tests {
             "record --snapshot 30s -o x.tspy -- x",
             "record --snapshot 1s -- x",
             "record --snapshot often -- x",
+            "record --trigger step:4 -- x",
+            "record --trigger file: -- x",
+            "record --trigger file:{rnk} -- x",
+            "record --trigger file:a --trigger-for 0 -- x",
             "snapshot 4242 -o x.tspy",
             "snapshot 4242 -o -",
             "convert a.tspy -o - -f html --open",

@@ -15,7 +15,7 @@ use crate::os::program::is_found;
 use crate::os::redaction::Redaction;
 use crate::os::{access, host};
 use crate::sampling::session::{SessionError, SessionOptions};
-use crate::torch::role::rank_of;
+use crate::torch::job::{JobPlace, USERS_JOB};
 use std::ffi::OsString;
 
 /// An error where a command cannot be started, or would start a Python that cannot be read. Nothing
@@ -34,10 +34,25 @@ pub(super) fn shown(command: &[OsString], redaction: Redaction) -> Vec<String> {
     redaction.command(&words)
 }
 
-/// The rank that torchspy's own environment sets, for the program that it starts.
-pub(super) fn own_rank() -> Option<u32> {
+/// The place in a job of a command that torchspy starts: its environment is torchspy's own.
+pub(super) fn launched_place(command: &[OsString]) -> JobPlace {
     let environment = std::fs::read("/proc/self/environ").unwrap_or_default();
-    rank_of(&parse_environment(&environment))
+    let words: Vec<String> = command
+        .iter()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    JobPlace::of(&parse_environment(&environment), &words)
+}
+
+/// The place in a job of a process that runs. A name of the job that torchspy itself was given
+/// comes first.
+pub(super) fn place_of(process: &ProcessInfo) -> JobPlace {
+    let place = JobPlace::of(&process.environment, &process.command);
+    let given = std::env::var(USERS_JOB).ok();
+    JobPlace {
+        job: given.filter(|job| !job.is_empty()).or(place.job),
+        ..place
+    }
 }
 
 /// The facts of a process that may be sampled.
@@ -122,6 +137,9 @@ pub(super) fn run_info(
     {
         notes.push(format!("torchspy's own cgroup quota {cpus:.1} CPUs"));
     }
+    if let Some(ranks) = &options.ranks {
+        notes.push(format!("only ranks {} are sampled (--ranks)", ranks.text()));
+    }
     if let Some(runtime) = access::container() {
         notes.push(format!("recorded inside {runtime}"));
     }
@@ -137,5 +155,23 @@ pub(super) fn run_info(
         notes,
         regions: regions.to_vec(),
         ..begin(pid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::torch::job;
+
+    #[test]
+    fn what_a_place_is_read_from_is_kept_of_environments() {
+        let all: Vec<&str> = job::variables().collect();
+        let block: Vec<String> = all.iter().map(|name| format!("{name}=1")).collect();
+        let kept = parse_environment(block.join("\0").as_bytes());
+        let missing: Vec<&&str> = all
+            .iter()
+            .filter(|name| !kept.iter().any(|(kept, _)| kept == *name))
+            .collect();
+        assert!(missing.is_empty(), "{missing:?}");
     }
 }

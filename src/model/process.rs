@@ -3,6 +3,9 @@
 use super::ids::ProcessId;
 use serde::{Deserialize, Serialize};
 
+/// How the note of a process begins that is not sampled because of its rank.
+const LEFT_OUT: &str = "left out by --ranks";
+
 /// A process that was sampled, or seen and skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessInfo {
@@ -37,6 +40,18 @@ pub struct ProcessInfo {
     pub cpu_ns: u64,
     /// Whether its end was seen.
     pub exited: bool,
+}
+
+impl ProcessInfo {
+    /// The note of a process of a rank that is not sampled.
+    pub fn note_of_left_out(rank: u32) -> String {
+        format!("{LEFT_OUT}: rank {rank}")
+    }
+
+    /// Whether it is not sampled because of its rank. It may have been until its rank was known.
+    pub fn is_left_out(&self) -> bool {
+        self.note.starts_with(LEFT_OUT)
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -79,7 +79,8 @@ pub struct ReducedRank {
     pub local_rank: Option<u32>,
     /// What identifies its job: rendezvous, scheduler's id.
     pub job: Vec<String>,
-    /// What a step is: `step` of an optimizer, `batch` of a DataLoader; empty where none is counted.
+    /// What a step is: `step` of an optimizer, `batch` of a DataLoader; empty where none is
+    /// counted.
     pub unit: String,
     /// Whether numbers of steps count from the program's start, and are exact.
     pub counts_from_start: bool,

@@ -190,12 +190,36 @@ impl SuspendedLaunch {
             });
         }
         let program = self.program.clone();
-        Err(
-            match io::Error::from_raw_os_error(i32::from_ne_bytes(number)) {
-                error if error.kind() == io::ErrorKind::NotFound => LaunchError::NotFound(program),
-                error => LaunchError::NotExecutable(program, error),
-            },
-        )
+        let error = io::Error::from_raw_os_error(i32::from_ne_bytes(number));
+        Err(not_run(program, error))
+    }
+}
+
+/// Becomes the program, before anything about signals was changed. Returns only where that fails,
+/// with the reason.
+pub fn replace_self(arguments: &[OsString]) -> LaunchError {
+    let strings = match c_strings(arguments) {
+        Ok(strings) => strings,
+        Err(error) => return error,
+    };
+    let mut pointers: Vec<*const c_char> = strings.iter().map(|s| s.as_ptr()).collect();
+    pointers.push(std::ptr::null());
+    // SAFETY: the array is null-terminated, and it and its strings live until the call returns.
+    // Rust's runtime ignores SIGPIPE, and exec would pass that on.
+    let error = unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        libc::execvp(pointers[0], pointers.as_ptr());
+        io::Error::last_os_error()
+    };
+    let program = arguments.first().map(|name| name.to_string_lossy());
+    not_run(program.unwrap_or_default().into_owned(), error)
+}
+
+/// Why exec has failed.
+fn not_run(program: String, error: io::Error) -> LaunchError {
+    match error.kind() {
+        io::ErrorKind::NotFound => LaunchError::NotFound(program),
+        _ => LaunchError::NotExecutable(program, error),
     }
 }
 

@@ -14,8 +14,8 @@ use std::path::Path;
 /// Variables that set a process's rank in a job, and settings that affect its speed. No others are
 /// kept.
 ///
-/// torchrun sets the first group (torch.distributed.run, "Environment Variables"), Slurm, Open MPI
-/// and PMI theirs.
+/// torchrun sets the first group (torch.distributed.run, "Environment Variables"), Slurm, Open MPI,
+/// PMI, PALS, Flux, Kubernetes and batch systems theirs; `crate::torch::job` knows what they mean.
 const KEPT_VARIABLES: &[&str] = &[
     "RANK",
     "LOCAL_RANK",
@@ -47,7 +47,29 @@ const KEPT_VARIABLES: &[&str] = &[
     "PMI_RANK",
     "PMI_SIZE",
     "PMIX_RANK",
+    "PMIX_SIZE",
+    "PMIX_LOCAL_RANK",
+    "PMIX_NAMESPACE",
+    "OMPI_MCA_ess_base_jobid",
     "MPI_LOCALRANKID",
+    "MV2_COMM_WORLD_RANK",
+    "MV2_COMM_WORLD_SIZE",
+    "MV2_COMM_WORLD_LOCAL_RANK",
+    "PALS_RANKID",
+    "PALS_LOCAL_RANKID",
+    "PALS_NODEID",
+    "PALS_APID",
+    "FLUX_TASK_RANK",
+    "FLUX_TASK_LOCAL_ID",
+    "FLUX_JOB_SIZE",
+    "FLUX_JOB_ID",
+    "PBS_JOBID",
+    "LSB_JOBID",
+    "PET_NODE_RANK",
+    "PET_RDZV_ID",
+    "RAY_JOB_ID",
+    "JOB_COMPLETION_INDEX",
+    "TORCHSPY_JOB",
     "CUDA_VISIBLE_DEVICES",
     "CUDA_LAUNCH_BLOCKING",
     "CUDA_DEVICE_MAX_CONNECTIONS",

@@ -29,9 +29,8 @@ pub struct NameParts<'a> {
 /// letters, digits, `.`, `_` and `-` only.
 pub fn base_name(parts: &NameParts<'_>) -> String {
     let mut name = String::from("torchspy");
-    let short_host = parts.host.split('.').next().unwrap_or_default();
-    for part in [script(parts.command), short_host] {
-        let part = sanitize(part);
+    for part in [script(parts.command), short_host(parts.host)] {
+        let part = safe_part(part);
         if !part.is_empty() {
             name.push('-');
             name.push_str(&part);
@@ -41,6 +40,11 @@ pub fn base_name(parts: &NameParts<'_>) -> String {
         name.push_str(&format!("-rank{rank}"));
     }
     format!("{name}-{}-{}", parts.pid, utc(parts.started_wall_ns))
+}
+
+/// The host's name without its domain.
+pub fn short_host(host: &str) -> &str {
+    host.split('.').next().unwrap_or_default()
 }
 
 /// What a command line runs, without folder and extension: `train` for `python -u dir/train.py --lr
@@ -68,7 +72,9 @@ fn script(command: &[String]) -> &str {
     file_name(program)
 }
 
-fn sanitize(part: &str) -> String {
+/// A part of a file's name made of text from outside: no separator, not hidden, no `..`; empty if
+/// nothing of the text can stay.
+pub fn safe_part(part: &str) -> String {
     let mut clean = String::new();
     for character in part.chars() {
         let fits = character.is_ascii_alphanumeric() || matches!(character, '.' | '_' | '-');
@@ -81,7 +87,7 @@ fn sanitize(part: &str) -> String {
 }
 
 /// Basic ISO 8601, UTC: `20261121T010203Z`.
-fn utc(wall_ns: u64) -> String {
+pub fn utc(wall_ns: u64) -> String {
     let [year, month, day, hour, minute, second] = civil(wall_ns);
     format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
 }

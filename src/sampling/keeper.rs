@@ -9,9 +9,10 @@ use crate::os::process_info::{read_process_info, read_stat};
 use crate::os::process_tree::{ProcessEvent, ProcessWatch};
 use crate::os::redaction::Redaction;
 use crate::python::discover::Interpreter;
+use crate::torch::rank_choice::RankChoice;
 use crossbeam_channel::Sender;
 use nix::unistd::{SysconfVar, sysconf};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -40,6 +41,8 @@ pub(super) enum KeeperEvent {
     },
     /// It has no interpreter whose frames can be read.
     NoInterpreter { pid: i32 },
+    /// It is not sampled any more, because of its rank; with the note that says so.
+    LeftOut { pid: i32, note: String },
     /// It exited.
     Gone { pid: i32 },
 }
@@ -92,6 +95,12 @@ pub(super) struct Keeper {
     events: Sender<KeeperEvent>,
     control: Arc<Control>,
     watched: FxHashMap<i32, WatchedProcess>,
+    /// Ranks whose processes are sampled; `None` for all.
+    ranks: Option<RankChoice>,
+    /// The environment of the first process.
+    first_environment: Vec<(String, String)>,
+    /// Processes that are not sampled because of their ranks.
+    left_out: FxHashSet<i32>,
     own_exe: Option<(u64, u64)>,
 }
 
@@ -111,6 +120,9 @@ impl Keeper {
             events,
             control,
             watched: FxHashMap::default(),
+            ranks: options.ranks.clone(),
+            first_environment: Vec::new(),
+            left_out: FxHashSet::default(),
             own_exe: exe_of("self"),
         })
     }
@@ -176,10 +188,32 @@ impl Keeper {
         }
     }
 
-    fn announce(&self, pid: i32, now_ns: u64) {
+    fn announce(&mut self, pid: i32, now_ns: u64) {
         let info = Box::new(self.process_info(pid, now_ns));
+        if pid == self.root_pid {
+            self.first_environment.clone_from(&info.environment);
+        }
+        let left_out = self.leave_out(&info);
+        if left_out.is_some() && self.left_out.contains(&info.parent_pid) {
+            // A worker of a rank that is left out.
+            return;
+        }
         // The receiver is gone once the tracer has ended.
         let _ = self.events.send(KeeperEvent::Started { pid, info });
+        if let Some(note) = left_out {
+            let _ = self.events.send(KeeperEvent::LeftOut { pid, note });
+        }
+    }
+
+    /// The note of a process that is not to be sampled because of its rank.
+    fn leave_out(&mut self, info: &ProcessInfo) -> Option<String> {
+        let ranks = self.ranks.as_ref().filter(|_| info.pid != self.root_pid)?;
+        let rank = ranks.leaves_out(&info.environment, &self.first_environment);
+        match rank {
+            Some(_) => self.left_out.insert(info.pid),
+            None => self.left_out.remove(&info.pid),
+        };
+        rank.map(ProcessInfo::note_of_left_out)
     }
 
     fn exited(&mut self, pid: i32, start_ticks: u64) {
@@ -189,6 +223,7 @@ impl Keeper {
             .is_some_and(|watched| watched.start_ticks == start_ticks)
         {
             self.watched.remove(&pid);
+            self.left_out.remove(&pid);
             let _ = self.events.send(KeeperEvent::Gone { pid });
         }
         if self.watched.is_empty() {
@@ -217,13 +252,25 @@ impl Keeper {
                 self.announce(pid, now_ns);
                 continue;
             }
+            if self.left_out.contains(&pid) {
+                // Its next program may be of another rank.
+                let info = self.process_info(pid, now_ns);
+                if self.leave_out(&info).is_none() {
+                    self.announce(pid, now_ns);
+                }
+                continue;
+            }
             let _ = self.events.send(KeeperEvent::Image {
                 pid,
                 interpreter: None,
                 exec: true,
             });
             let info = Box::new(self.process_info(pid, now_ns));
+            let left_out = self.leave_out(&info);
             let _ = self.events.send(KeeperEvent::Info { pid, info });
+            if let Some(note) = left_out {
+                let _ = self.events.send(KeeperEvent::LeftOut { pid, note });
+            }
         }
     }
 

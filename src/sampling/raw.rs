@@ -187,6 +187,8 @@ pub(super) enum Message {
     /// The thread has exited: its last stack is not needed any more.
     ThreadGone(ThreadId),
     ProcessGone(ProcessId),
+    /// The process is not sampled any more, because of its rank; with the note that says so.
+    LeftOut(ProcessId, String),
     /// The end of a segment: write it, with what the worker has.
     Flush(Box<Segment>),
 }

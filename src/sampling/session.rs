@@ -19,6 +19,7 @@ use crate::os::priority::run_behind;
 use crate::os::process_info::read_stat;
 use crate::os::redaction::Redaction;
 use crate::os::stop::block_child_signals;
+use crate::torch::rank_choice::RankChoice;
 use crate::torch::rules::RuleSet;
 use crossbeam_channel::{Receiver, bounded, unbounded};
 use std::io;
@@ -47,6 +48,9 @@ pub struct SessionOptions {
     pub gil_only: bool,
     /// Pattern of the names of threads to record; `None` for all.
     pub threads: Option<regex::Regex>,
+    /// Ranks whose processes are sampled; `None` for all. A process without a rank of its own is
+    /// sampled.
+    pub ranks: Option<RankChoice>,
     /// Whether child processes are sampled, too.
     pub subprocesses: bool,
     /// Whether child processes without Python may be stopped, too. Otherwise they are read only

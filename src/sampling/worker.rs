@@ -27,6 +27,7 @@ use crate::native::modules::ModuleStore;
 use crate::native::unwind::NativeFrame;
 use crate::os::clock::monotonic_ns;
 use crate::os::host::CpuGroups;
+use crate::torch::rank_choice::RankChoice;
 use code_rules::CodeRules;
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use nn_modules::NnModuleCalls;
@@ -76,6 +77,8 @@ pub(super) struct Worker {
     store: Arc<ModuleStore>,
     module_ids: FxHashMap<u32, ModuleId>,
     code_rules: CodeRules,
+    /// Ranks whose processes are sampled; `None` for all.
+    ranks: Option<RankChoice>,
     calls: NnModuleCalls,
     progress: Progress,
     symbols: SymbolLoader,
@@ -129,6 +132,7 @@ impl Worker {
             store: Arc::default(),
             module_ids: FxHashMap::default(),
             code_rules: CodeRules::new(options.rules),
+            ranks: options.ranks.clone(),
             calls: NnModuleCalls::default(),
             progress: Progress::default(),
             symbols: SymbolLoader::start(!options.once),
@@ -230,6 +234,7 @@ impl Worker {
                     self.changed.insert(id);
                 }
             }
+            Message::LeftOut(id, note) => self.take_left_out(id, note),
             Message::Flush(_) => {}
         }
     }

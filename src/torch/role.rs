@@ -1,5 +1,6 @@
 //! The role of a process in a job, and which of its threads trains.
 
+use super::job::{is_launcher_command, ranks};
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::process::ProcessInfo;
 use crate::model::profile::Role;
@@ -21,41 +22,6 @@ pub struct ProcessFacts {
     pub python: bool,
 }
 
-/// Variables in which a job sets the rank of a process: (rank, world size, local rank); the first
-/// that is set wins. Sources: torch/distributed/run.py (2.15.0), srun(1) "output environment
-/// variables", Open MPI 5 docs `OMPI_*`, PMI-1 as set by MPICH hydra and Intel MPI, MVAPICH2 guide.
-const RANK_VARIABLES: &[(&str, &str, &str)] = &[
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-    (
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-    ),
-    (
-        "MV2_COMM_WORLD_RANK",
-        "MV2_COMM_WORLD_SIZE",
-        "MV2_COMM_WORLD_LOCAL_RANK",
-    ),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
-    ("PMIX_RANK", "PMIX_SIZE", "PMIX_LOCAL_RANK"),
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-];
-
-/// Words of a command line that starts ranks. Sources: setup.py of torch 2.15.0 (entry points),
-/// accelerate 1.15, deepspeed.
-const LAUNCHERS: &[&str] = &[
-    "torchrun",
-    "torch.distributed.run",
-    "torch.distributed.launch",
-    "torch/distributed/run.py",
-    "torch/distributed/launch.py",
-    "accelerate",
-    "deepspeed",
-    "mpirun",
-    "mpiexec",
-    "srun",
-];
-
 /// Words of the command lines of `multiprocessing`'s own processes. Source: CPython
 /// Lib/multiprocessing/spawn.py, forkserver.py, resource_tracker.py.
 const SPAWNED: &str = "multiprocessing.spawn";
@@ -64,41 +30,11 @@ const HELPERS: &[&str] = &[
     "multiprocessing.forkserver",
 ];
 
-/// The rank in the variables of an environment.
-pub fn rank_of(environment: &[(String, String)]) -> Option<u32> {
-    ranks(environment).0
-}
-
-/// Rank, world size and local rank, from the environment.
-fn ranks(environment: &[(String, String)]) -> (Option<u32>, Option<u32>, Option<u32>) {
-    let number = |name: &str| -> Option<u32> {
-        let (_, value) = environment.iter().find(|(key, _)| key == name)?;
-        value.trim().parse().ok()
-    };
-    RANK_VARIABLES
-        .iter()
-        .find(|(rank, _, _)| number(rank).is_some())
-        .map_or((None, None, None), |(rank, size, local)| {
-            (number(rank), number(size), number(local))
-        })
-}
-
 fn has_word(process: &ProcessInfo, word: &str) -> bool {
     process
         .command
         .iter()
         .any(|argument| argument.contains(word))
-}
-
-/// Whether the first words of a command line name a launcher: the rest are the program's own
-/// arguments.
-fn is_launcher_command(process: &ProcessInfo) -> bool {
-    process.command.iter().take(4).any(|argument| {
-        let name = argument.rsplit('/').next().unwrap_or(argument);
-        LAUNCHERS.iter().any(|launcher| {
-            name == *launcher || (launcher.contains('/') && argument.ends_with(launcher))
-        })
-    })
 }
 
 /// The nearest ancestor in the recording.
@@ -134,7 +70,7 @@ fn ancestors(processes: &[ProcessInfo], of: usize) -> Vec<usize> {
 /// | order | rule | role |
 /// |---|---|---|
 /// | 1 | its stacks show the worker loop | DataLoader worker |
-/// | 2 | resource tracker, fork server, no Python | other |
+/// | 2 | resource tracker, fork server, no Python, left out by its rank | other |
 /// | 3 | the command names a launcher, and nothing was trained, or a child of it trained | launcher; other where it is its parent's command, too: a fork that was not seen to exec |
 /// | 4 | something was trained | trainer |
 /// | 5 | it descends from a process that trained, and did not train | DataLoader worker if that one spawned it by `multiprocessing`, else other |
@@ -222,12 +158,12 @@ fn role_of(
     if fact.worker_loop {
         return worker;
     }
-    if !fact.python || HELPERS.iter().any(|word| has_word(process, word)) {
+    if process.is_left_out() || !fact.python || HELPERS.iter().any(|word| has_word(process, word)) {
         return Role::Other;
     }
     let trained = fact.training_ns > 0;
     // A launcher's imports may look like training for a short time: its children decide.
-    if is_launcher_command(process) && (!trained || child_trained) {
+    if is_launcher_command(&process.command) && (!trained || child_trained) {
         return match is_copy && !child_trained {
             true => Role::Other,
             false => Role::Launcher,

@@ -6,6 +6,7 @@
     reason = "tests"
 )]
 
+mod job;
 mod launch;
 mod record;
 mod signals;

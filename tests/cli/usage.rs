@@ -22,7 +22,8 @@ fn help() {
     assert!(output.status.success() && output.stderr.is_empty());
     insta::assert_snapshot!("help", text(&output.stdout));
     for command in [
-        "record", "report", "convert", "snapshot", "view", "diff", "inspect", "doctor", "man",
+        "record", "report", "convert", "snapshot", "trigger", "view", "diff", "inspect", "doctor",
+        "man",
     ] {
         let output = torchspy(&[command, "--help"]);
         assert!(output.status.success());

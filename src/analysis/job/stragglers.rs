@@ -1,10 +1,10 @@
 //! Ranks that the others wait for.
 //!
 //! Ranks step together, so a step lasts equally long on all of them, and a rank that needs less
-//! time of its own waits for the others: in a collective, or, with NCCL, for its device, which spins
-//! in one. The rank that waits clearly less than the others is the one that they wait for, and what
-//! it does for longer than they do is the reason. Waits of a rank are compared with the median of
-//! the ranks that do the same work, in each bin of steps, so no clocks are needed.
+//! time of its own waits for the others: in a collective, or, with NCCL, for its device, which
+//! spins in one. The rank that waits clearly less than the others is the one that they wait for,
+//! and what it does for longer than they do is the reason. Waits of a rank are compared with the
+//! median of the ranks that do the same work, in each bin of steps, so no clocks are needed.
 //!
 //! With NCCL the same caution as in [`slow_rank`](crate::analysis::slow_rank) holds: a busy device
 //! hides the work of its host.

@@ -323,6 +323,7 @@ fn options(plan: &DumpPlan, leave_out: Vec<i32>) -> SessionOptions {
         nonblocking: plan.nonblocking,
         gil_only: false,
         threads: None,
+        ranks: None,
         subprocesses: plan.tree,
         stop_any_child: true,
         max_stopped: f64::INFINITY,

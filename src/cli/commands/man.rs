@@ -15,10 +15,7 @@ pub(crate) fn run(plan: &ManPlan) -> Result<ExitCode, Failure> {
     std::fs::create_dir_all(&plan.folder).map_err(|error| cannot_write(&plan.folder, error))?;
     for command in pages() {
         let page = Man::new(command).source(concat!("torchspy ", env!("CARGO_PKG_VERSION")));
-        let output = OutputFile {
-            path: plan.folder.join(page.get_filename()),
-            format: Format::Text,
-        };
+        let output = OutputFile::new(plan.folder.join(page.get_filename()), Format::Text);
         let mut text = Vec::new();
         page.render(&mut text)
             .map_err(|error| cannot_write(&output.path, error))?;

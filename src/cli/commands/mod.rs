@@ -1,5 +1,6 @@
 //! The subcommands, one file each.
 
+mod armed;
 pub(crate) mod completions;
 pub(crate) mod convert;
 pub(crate) mod diff;
@@ -18,4 +19,5 @@ pub(crate) mod snapshot;
 mod snapshots;
 pub(crate) mod top;
 mod top_files;
+pub(crate) mod trigger;
 pub(crate) mod view;

@@ -1,5 +1,6 @@
 //! `torchspy record`: launch or attach, sample, and write on every way out.
 
+use super::armed::Armed;
 use super::finish::{Ended, Finish, Finishing};
 use super::snapshots::Snapshots;
 use crate::cli::failure::Failure;
@@ -8,14 +9,15 @@ use crate::cli::outputs::{NameParts, RecordingSink};
 use crate::cli::plan::{Drawing, RecordPlan, Target};
 use crate::cli::progress::Progress;
 use crate::cli::steering::{Action, Situation, Steering};
-use crate::cli::{hints, messages, target};
+use crate::cli::{hints, messages, output_pattern, target};
 use crate::model::run::RunInfo;
-use crate::os::launch::{Exit, Running, SuspendedLaunch, reap_orphans};
+use crate::os::launch::{Exit, Running, SuspendedLaunch, reap_orphans, replace_self};
 use crate::os::signals::{self, Signals};
 use crate::report::page::under_way;
 use crate::resolve::confidential::Confidential;
 use crate::sampling::session::Session;
-use crate::torch::role::rank_of;
+use crate::torch::job::JobPlace;
+use crate::torch::rank_choice::RankChoice;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::Path;
@@ -33,6 +35,12 @@ const INTERRUPTED: u8 = 130;
 /// What cannot be opened or sampled is an error before the program has run a single instruction.
 /// What goes wrong later is a warning: the program goes on, and its status is passed on.
 pub(crate) fn run(plan: RecordPlan) -> Result<ExitCode, Failure> {
+    if let Target::Launch(command) = &plan.target
+        && let Some(rank) = left_out(&plan, &target::launched_place(command))
+    {
+        note_left_out(&plan, rank, "it runs without a recording");
+        return Err(hints::launch_failure(replace_self(command)));
+    }
     // First of all, so that every thread made later has them blocked.
     let signals = Signals::install().map_err(Failure::new)?;
     match &plan.target {
@@ -47,6 +55,17 @@ pub(crate) fn run(plan: RecordPlan) -> Result<ExitCode, Failure> {
     }
 }
 
+/// The rank that is not to be recorded.
+fn left_out(plan: &RecordPlan, place: &JobPlace) -> Option<u32> {
+    let is_chosen = plan.options.ranks.as_ref()?.has(place)?;
+    place.rank.filter(|_| !is_chosen)
+}
+
+fn note_left_out(plan: &RecordPlan, rank: u32, what: &str) {
+    let ranks = plan.options.ranks.as_ref().map_or("", RankChoice::text);
+    messages::note(&format!("rank {rank} is not of --ranks {ranks}: {what}"));
+}
+
 fn launch(
     plan: RecordPlan,
     command: &[OsString],
@@ -59,9 +78,14 @@ fn launch(
     signals.listen().map_err(Failure::new)?;
     let pid = suspended.pid();
     let shown = target::shown(command, plan.options.redaction);
+    let place = target::launched_place(command);
+    if let Some(armed) = Armed::new(&plan, &place, pid, &shown)? {
+        let running = suspended.resume().map_err(hints::launch_failure)?;
+        return Ok(Recorder::armed(signals, armed, Some(running)).run());
+    }
     let run = target::run_info(&plan.options, &plan.target, &plan.regions, pid, shown);
     let (duration, snapshot) = (plan.duration, plan.snapshot.clone());
-    let finish = start(plan, &run, target::own_rank())?;
+    let finish = start(plan, &run, place)?;
     match suspended.resume() {
         Ok(running) => {
             // Only now: a program that cannot be run replaces no older recording.
@@ -92,7 +116,14 @@ fn attach(plan: RecordPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, 
         );
     }
     signals.listen().map_err(Failure::new)?;
-    let rank = rank_of(&info.environment);
+    let place = target::place_of(&info);
+    if let Some(rank) = left_out(&plan, &place) {
+        note_left_out(&plan, rank, "it is not recorded");
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(armed) = Armed::new(&plan, &place, pid, &info.command)? {
+        return Ok(Recorder::armed(signals, armed, None).run());
+    }
     let run = target::run_info(
         &plan.options,
         &plan.target,
@@ -101,7 +132,7 @@ fn attach(plan: RecordPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, 
         info.command,
     );
     let (duration, snapshot) = (plan.duration, plan.snapshot.clone());
-    let finish = start(plan, &run, rank)?;
+    let finish = start(plan, &run, place)?;
     if let Err(failure) = finish.outputs.keep_recording() {
         let _ = finish.session.stop();
         finish.outputs.discard();
@@ -112,10 +143,17 @@ fn attach(plan: RecordPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, 
     Ok(recorder.run())
 }
 
-fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, Failure> {
+/// Opens the outputs and starts to sample.
+pub(super) fn start(
+    plan: RecordPlan,
+    run: &RunInfo,
+    mut place: JobPlace,
+) -> Result<Finish, Failure> {
     let mut named = run.clone();
     if let Some(key) = &plan.confidential {
-        Confidential::new(key).run(&mut named);
+        let mut confidential = Confidential::new(key);
+        confidential.run(&mut named);
+        place.job = place.job.map(|job| confidential.job(&job));
         messages::note(
             "the recording keeps all names: share what is made of it with --confidential",
         );
@@ -123,18 +161,27 @@ fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, F
     let parts = NameParts {
         command: &named.command,
         host: &named.host,
-        rank,
+        rank: place.rank,
         pid: run.pid,
         started_wall_ns: run.started_wall_ns,
     };
+    let mut wanted = output_pattern::fill(&plan.outputs, &parts, &place)?;
+    if plan.trigger.is_some() {
+        // Each trigger makes a recording of its own.
+        wanted
+            .iter_mut()
+            .for_each(|output| output.is_numbered = true);
+    }
     target::check_options(&plan.options, run.pid)?;
-    let mut outputs = OpenOutputs::open(
-        &plan.outputs,
-        plan.beside,
-        plan.force,
-        Path::new(""),
-        &parts,
-    )?;
+    let folder = Path::new("");
+    let mut outputs = OpenOutputs::open(&wanted, plan.beside, plan.force, folder, &parts)?;
+    if let Some((taken, new)) = outputs.renamed(&wanted) {
+        messages::note(&format!(
+            "{} is there already: writing {}",
+            taken.display(),
+            new.display()
+        ));
+    }
     hold_pages(&plan, &named, &mut outputs);
     match start_session(&plan, run, &outputs) {
         Ok((session, sink)) => Ok(Finish {
@@ -216,10 +263,14 @@ struct Recorder {
     signals: Signals,
     steering: Steering,
     progress: Option<Progress>,
+    /// While a trigger may make a recording.
+    armed: Option<Armed>,
     /// Until sampling ends.
     sampling: Option<Finish>,
     /// After sampling has ended.
     finishing: Option<Finishing>,
+    /// The result of the recordings that are written.
+    ended: Ended,
     program: Option<Running>,
     exit: Option<Exit>,
     /// torchspy no longer waits for the launched program.
@@ -237,19 +288,44 @@ impl Recorder {
         program: Option<Running>,
         duration: Option<Duration>,
     ) -> Self {
+        let mut recorder = Self::idle(signals, program);
+        recorder.begin(finish, duration);
+        recorder
+    }
+
+    /// It waits for a trigger.
+    fn armed(signals: Signals, armed: Armed, program: Option<Running>) -> Self {
+        Self {
+            armed: Some(armed),
+            ..Self::idle(signals, program)
+        }
+    }
+
+    fn idle(signals: Signals, program: Option<Running>) -> Self {
         Self {
             signals,
             steering: Steering::default(),
-            progress: Some(Progress::start()),
-            sampling: Some(finish),
+            progress: None,
+            armed: None,
+            sampling: None,
             finishing: None,
+            ended: Ended {
+                is_complete: true,
+                is_unreadable: false,
+            },
             program,
             exit: None,
             has_left: false,
-            deadline: duration.and_then(|duration| Instant::now().checked_add(duration)),
+            deadline: None,
             is_first_process: std::process::id() == 1,
             snapshots: None,
         }
+    }
+
+    fn begin(&mut self, finish: Finish, duration: Option<Duration>) {
+        self.progress = Some(Progress::start());
+        self.sampling = Some(finish);
+        self.deadline = duration.and_then(|duration| Instant::now().checked_add(duration));
     }
 
     fn run(mut self) -> ExitCode {
@@ -275,11 +351,16 @@ impl Recorder {
                     self.end_recording();
                 }
             }
+            if let Some(written) = self.finishing.take_if(|finishing| finishing.is_done()) {
+                let ended = written.join();
+                self.ended.is_complete &= ended.is_complete;
+                self.ended.is_unreadable |= ended.is_unreadable;
+            }
+            self.poll_trigger();
             let program_over = self.program.is_none() || self.exit.is_some();
-            let written = self.finishing.as_ref().is_none_or(Finishing::is_done);
-            if program_over && self.sampling.is_none() && written {
-                let ended = self.finishing.take().map(Finishing::join);
-                return self.status(ended.unwrap_or_default());
+            let is_idle = self.sampling.is_none() && self.finishing.is_none();
+            if program_over && is_idle && self.armed.is_none() {
+                return self.status(self.ended);
             }
         }
     }
@@ -311,10 +392,26 @@ impl Recorder {
         }
     }
 
+    /// Starts a recording if it is triggered, and none is under way or being written.
+    fn poll_trigger(&mut self) {
+        let Some(armed) = &mut self.armed else {
+            return;
+        };
+        if self.exit.is_some() || armed.has_ended() {
+            self.armed = None;
+        } else if self.sampling.is_none() && self.finishing.is_none() {
+            match armed.poll() {
+                None => {}
+                Some(Ok((finish, length))) => self.begin(finish, Some(length)),
+                Some(Err(failure)) => messages::failed(&failure),
+            }
+        }
+    }
+
     fn situation(&self) -> Situation {
         Situation {
             program_runs: self.program.is_some() && self.exit.is_none(),
-            sampling: self.sampling.is_some(),
+            sampling: self.sampling.is_some() || self.armed.is_some(),
             saved: self.finishing.as_ref().is_some_and(Finishing::is_saved),
         }
     }
@@ -329,7 +426,10 @@ impl Recorder {
             Action::NotifyWriting(left) => self.note(&format!(
                 "still writing what was recorded; {left} more Ctrl-C or SIGTERM give it up"
             )),
-            Action::EndRecording => self.end_recording(),
+            Action::EndRecording => {
+                self.armed = None;
+                self.end_recording();
+            }
             Action::Forward(signal) => {
                 if let Some(program) = &self.program
                     && let Err(error) = signals::forward(signal, program.pid())
@@ -404,7 +504,9 @@ impl Recorder {
         if let Some(progress) = self.progress.take() {
             progress.finish(&finish.session.progress());
         }
-        if let Some(program) = self.program.as_ref().filter(|_| self.exit.is_none()) {
+        if let Some(program) = self.program.as_ref().filter(|_| self.exit.is_none())
+            && self.armed.is_none()
+        {
             messages::note(&format!(
                 "the recording has ended; the program goes on (pid {}), and torchspy waits for it: Ctrl-C again leaves it alone",
                 program.pid()
@@ -412,7 +514,10 @@ impl Recorder {
         }
         match Finishing::start(finish) {
             Ok(finishing) => self.finishing = Some(finishing),
-            Err(error) => messages::warning(&format!("nothing more can be written: {error}")),
+            Err(error) => {
+                self.ended.is_complete = false;
+                messages::warning(&format!("nothing more can be written: {error}"));
+            }
         }
     }
 

@@ -19,7 +19,6 @@ use crate::sampling::session::Session;
 use crate::top::Status;
 use crate::top::draw::{Colours, draw, plain};
 use crate::top::state::{Command, State};
-use crate::torch::role::rank_of;
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use nix::sys::signal::Signal;
 use ratatui::crossterm::event::{Event, KeyEventKind};
@@ -66,6 +65,7 @@ fn attach(plan: &TopPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, Fa
     let info = target::attachable(pid, plan.options.redaction)?;
     signals.listen().map_err(Failure::new)?;
     target::check_options(&plan.options, pid)?;
+    let rank = target::place_of(&info).rank;
     let run = target::run_info(
         &plan.options,
         &plan.target,
@@ -73,7 +73,7 @@ fn attach(plan: &TopPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, Fa
         pid,
         info.command,
     );
-    let mut top = Top::start(plan, run, rank_of(&info.environment), signals)?;
+    let mut top = Top::start(plan, run, rank, signals)?;
     top.watch();
     Ok(top.end())
 }
@@ -81,7 +81,7 @@ fn attach(plan: &TopPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, Fa
 fn launch(plan: &TopPlan, command: &[OsString], mut signals: Signals) -> Result<ExitCode, Failure> {
     target::check_program(command)?;
     let shown = target::shown(command, plan.options.redaction);
-    let rank = target::own_rank();
+    let rank = target::launched_place(command).rank;
     let mut log = ProgramLog::create(&shown, rank)?;
     let suspended = log.with_streams(|| SuspendedLaunch::spawn(command, &signals.inherited()));
     let suspended = suspended

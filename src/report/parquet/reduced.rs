@@ -1,5 +1,5 @@
-//! A reduced recording: a row for each rank, bin of steps, phase, wait and line, with its time. What
-//! is no column is in the file's metadata, as JSON, so that it can be read back.
+//! A reduced recording: a row for each rank, bin of steps, phase, wait and line, with its time.
+//! What is no column is in the file's metadata, as JSON, so that it can be read back.
 
 use super::columns::{text, text_type, values};
 use super::write_columns;

@@ -481,6 +481,11 @@ impl Confidential {
         }
     }
 
+    /// The name of a job.
+    pub fn job(&mut self, name: &str) -> String {
+        self.hash("id", name)
+    }
+
     /// Hides what the head of a recording says.
     pub fn run(&mut self, run: &mut RunInfo) {
         let RunInfo {

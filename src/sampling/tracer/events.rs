@@ -69,6 +69,13 @@ impl Tracer {
                     time_ns,
                     stacks,
                 } => self.take_named(pid, time_ns, stacks),
+                KeeperEvent::LeftOut { pid, note } => {
+                    if let Some(process) =
+                        self.processes.iter_mut().find(|process| process.pid == pid)
+                    {
+                        process.left_out = Some(note);
+                    }
+                }
                 KeeperEvent::Gone { pid } => {
                     if let Some(process) =
                         self.processes.iter_mut().find(|process| process.pid == pid)

@@ -172,10 +172,12 @@ impl Tracer {
         }
     }
 
+    /// Forgets processes that have exited, or are not sampled any more.
     pub(super) fn remove_exited(&mut self) {
         let mut index = 0;
         while index < self.processes.len() {
-            if !self.processes[index].exited {
+            let process = &self.processes[index];
+            if !process.exited && process.left_out.is_none() {
                 index += 1;
                 continue;
             }
@@ -183,7 +185,10 @@ impl Tracer {
                 self.close_thread(index, at);
             }
             let process = self.processes.swap_remove(index);
-            self.outbox.send(Message::ProcessGone(process.id));
+            self.outbox.send(match process.left_out {
+                Some(note) if !process.exited => Message::LeftOut(process.id, note),
+                _ => Message::ProcessGone(process.id),
+            });
         }
     }
 }

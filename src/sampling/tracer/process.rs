@@ -53,6 +53,8 @@ pub(super) struct TracedProcess {
     /// torchspy started it: the launcher, not the tracer, takes its exit status.
     pub(super) is_own_child: bool,
     pub(super) exited: bool,
+    /// It is not sampled any more, because of its rank: the note that says so.
+    pub(super) left_out: Option<String>,
     /// Whether it is in a group stop (SIGSTOP), read at most once per tick.
     pub(super) stopped: Option<bool>,
     /// The fallback reads its stacks; the tracer does not.
@@ -105,6 +107,7 @@ impl TracedProcess {
             last_cpu_ns: 0,
             is_own_child,
             exited: false,
+            left_out: None,
             stopped: None,
             by_fallback: false,
             named_ns: 0,

@@ -71,6 +71,34 @@ impl Worker {
         self.new_image(id);
     }
 
+    /// `id` is not sampled any more.
+    pub(super) fn take_left_out(&mut self, id: ProcessId, note: String) {
+        self.images.remove(&id);
+        let _ = self.fallback.orders.send(Order::Forget(id));
+        if let Some(process) = self.tables.processes.get_mut(id.index()) {
+            process.note = note;
+            process.last_seen_ns = monotonic_ns();
+            self.changed.insert(id);
+        }
+    }
+
+    /// Has processes left out whose ranks are known only now: a program may set its own.
+    fn leave_out_ranks(&self) {
+        let (Some(ranks), Some(first)) = (&self.ranks, self.tables.processes.first()) else {
+            return;
+        };
+        for id in self.images.keys().filter(|id| id.index() != 0) {
+            let process = self.tables.processes.get(id.index());
+            let found = process.and_then(|process| {
+                let rank = ranks.leaves_out(&process.environment, &first.environment)?;
+                Some((process.pid, ProcessInfo::note_of_left_out(rank)))
+            });
+            if let Some((pid, note)) = found {
+                let _ = self.events.send(KeeperEvent::LeftOut { pid, note });
+            }
+        }
+    }
+
     fn new_image(&mut self, id: ProcessId) {
         if let Some(process) = self.tables.processes.get(id.index()) {
             let image = ProcessImage::new(process.pid, self.store.clone());
@@ -277,5 +305,6 @@ impl Worker {
             }
             self.changed.insert(id);
         }
+        self.leave_out_ranks();
     }
 }

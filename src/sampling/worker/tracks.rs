@@ -9,7 +9,8 @@ use crate::model::track::CounterTracks;
 impl Worker {
     /// Publishes the sampled processes to the collectors.
     pub(super) fn publish_targets(&self) {
-        let living = self.tables.processes.iter().filter(|info| !info.exited);
+        let all = self.tables.processes.iter();
+        let living = all.filter(|info| !info.exited && !info.is_left_out());
         self.tracks.tell(living.map(sampled).collect());
     }
 
