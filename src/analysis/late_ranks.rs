@@ -3,8 +3,8 @@
 //! Ranks of one recording share a clock. In each interval in which a rank waits in a collective,
 //! the other ranks that are in none have not arrived. The others wait for the last of them; the
 //! code that its training thread executed during that time is the reason. The rest of the interval,
-//! after all have arrived, is the collective itself. Ranks of other hosts are in other recordings,
-//! and are not seen.
+//! after all have arrived, is the collective itself. Ranks in other recordings are not seen: see
+//! [`job`](super::job).
 
 use super::collectives::{CollectiveTime, waits};
 use super::timeline::Timeline;

@@ -8,11 +8,14 @@ use torchspy::analysis::analyze;
 use torchspy::analysis::diff::steps::BetweenSteps;
 use torchspy::analysis::diff::units::Units;
 use torchspy::analysis::diff::{self, Options, compare};
+use torchspy::analysis::job::Folded;
+use torchspy::analysis::job::reduce::reduce;
 use torchspy::model::ids::ProcessId;
 use torchspy::native::demangle::demangle;
 use torchspy::native::shorten::shorten;
 use torchspy::recording::reader::Recording;
 use torchspy::report::json::diff::{diff_schema, render_diff_json};
+use torchspy::report::json::job::{job_schema, render_job_json};
 use torchspy::report::json::{render_json, schema};
 use torchspy::resolve::{Names, resolve};
 use torchspy::torch::rules::RuleSet;
@@ -40,7 +43,11 @@ fn assert_generated(path: &str, text: &str) {
 
 #[test]
 fn the_schemas_in_docs_are_those_of_the_code() {
-    for (name, schema) in [("report", schema()), ("diff", diff_schema())] {
+    for (name, schema) in [
+        ("report", schema()),
+        ("diff", diff_schema()),
+        ("job", job_schema()),
+    ] {
         let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
         assert_generated(&format!("docs/schema/{name}.json"), &text);
     }
@@ -154,4 +161,11 @@ fn what_is_written_fits_them() {
     };
     let compared = compare(&[side("a")], &[side("b")], &Options::default()).unwrap();
     assert_fits(&diff_schema(), &render_diff_json(&compared).unwrap());
+    let mut folded = Folded::default();
+    for file in ["a.tspy", "b.tspy"] {
+        folded.add(file.to_owned(), reduce(&recorded));
+    }
+    folded.leave_out("c.tspy".to_owned(), "it is no recording".to_owned());
+    let text = render_job_json(&folded.finish(None)).unwrap();
+    assert_fits(&job_schema(), &text);
 }

@@ -13,6 +13,7 @@ mod backward;
 mod compile;
 mod diff;
 mod dump;
+mod job;
 mod native;
 mod operators;
 mod roles;

@@ -1,0 +1,120 @@
+//! Ranks under torchrun, each in a recording of its own, answered for as one job.
+
+use crate::faults::{marked, program};
+use crate::installed::torch_python;
+use crate::torchspy;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Ranks of the job.
+const RANKS: &str = "4";
+
+/// Records four ranks of `slow_rank.py`, each by a torchspy of its own.
+fn record(python: &Path, folder: &Path, slow: i32) {
+    let pattern = folder.join("{rank}.tspy").display().to_string();
+    let ran = Command::new(python)
+        .args(["-m", "torch.distributed.run", "--standalone"])
+        .args(["--nproc-per-node", RANKS, "--no-python"])
+        .args([
+            env!("CARGO_BIN_EXE_torchspy"),
+            "record",
+            "-o",
+            &pattern,
+            "--",
+        ])
+        .arg(python)
+        .args([&program("slow_rank.py"), "--slow-rank", &slow.to_string()])
+        .args(["--steps", "80", "--rounds", "400000"])
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{}", said(&ran));
+}
+
+fn said(ran: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    text(&ran.stdout) + &text(&ran.stderr)
+}
+
+fn report(folder: &Path, options: &[&str]) -> String {
+    let ran = torchspy()
+        .arg("report")
+        .arg(folder)
+        .args(options)
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{}", said(&ran));
+    String::from_utf8(ran.stdout).unwrap()
+}
+
+fn json(folder: &Path) -> Value {
+    serde_json::from_str(&report(folder, &["--json"])).unwrap()
+}
+
+#[test]
+fn the_slow_rank_of_a_job_is_named_with_its_line() {
+    let Some(python) = torch_python() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    record(&python, folder, 2);
+    let first = json(folder);
+    let text = report(folder, &[]);
+    assert_eq!(first["world_size"], 4, "{text}");
+    assert_eq!(first["missing_ranks"], Value::Array(Vec::new()), "{text}");
+    let late = &first["groups"][0]["stragglers"][0];
+    assert_eq!(late["rank"], 2, "{text}");
+    let lines = late["lines"].as_array().unwrap();
+    let line = marked("slow_rank.py", "transform");
+    assert_eq!(lines[0]["function"], "slow_transform", "{text}");
+    let at = lines[0]["line"].as_u64().unwrap();
+    assert!((line - 1..=line).contains(&at), "{text}");
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("arrives last"), "{text}");
+
+    // The second report reads what the first has kept, and says the same.
+    let kept = folder.join("0.reduced.parquet");
+    assert!(kept.exists());
+    assert_eq!(json(folder), first);
+    // What is kept of a recording that has changed is not used: half of it is gone.
+    let cut = folder.join("3.tspy");
+    let length = fs::metadata(&cut).unwrap().len();
+    let file = fs::OpenOptions::new().write(true).open(&cut).unwrap();
+    file.set_len(length / 2).unwrap();
+    // A damaged one is made again.
+    fs::write(&kept, b"PAR1 and nothing else").unwrap();
+    fs::write(folder.join("x.tspy"), b"no recording").unwrap();
+    let second = json(folder);
+    assert_eq!(second["groups"][0]["stragglers"][0]["rank"], 2, "{second}");
+    let missing = second["recordings"][3]["missing"].as_array().unwrap();
+    assert_eq!(missing.len(), 1, "{second}");
+    assert_eq!(second["left_out"][0]["file"], "x.tspy", "{second}");
+
+    let table = report(folder, &["--csv", "ranks"]);
+    assert_eq!(table.lines().count(), 5, "{table}");
+    assert!(
+        table.starts_with("rank,pid,host,file,steps,step_ms"),
+        "{table}"
+    );
+}
+
+#[test]
+fn a_folder_without_recordings_and_options_of_one_recording_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |options: &[&str]| {
+        let ran = torchspy()
+            .arg("report")
+            .arg(folder.path())
+            .args(options)
+            .output()
+            .unwrap();
+        assert!(!ran.status.success());
+        said(&ran)
+    };
+    let text = refused(&[]);
+    assert!(text.contains("has no recordings"), "{text}");
+    let text = refused(&["--by", "op"]);
+    assert!(text.contains("--by is of one recording"), "{text}");
+    let text = refused(&["--csv", "functions"]);
+    assert!(text.contains("its tables are ranks, clocks"), "{text}");
+}
