@@ -380,7 +380,7 @@ pub(crate) struct ReportArguments {
     pub(crate) steps: Option<u64>,
     /// Sizes of a job's parallel dimensions, outermost first, such as dp=16,pp=4,tp=8: stages of a
     /// pipeline are compared with themselves
-    #[arg(long, value_name = "NAME=SIZE,…", value_parser = Mesh::parse)]
+    #[arg(long, value_name = "NAME=SIZE,...", value_parser = Mesh::parse)]
     pub(crate) mesh: Option<Mesh>,
     #[command(flatten)]
     pub(crate) interval: IntervalArguments,
