@@ -509,13 +509,18 @@ Sleeping threads are read as they are; running ones are stopped for as long as a
 Examples:
   torchspy dump --pid 4242
   torchspy dump --pid 4242 --tree                  the launcher's pid: all ranks and their workers
-  torchspy dump --pid 4242 --repeat 5 --every 1s   a hang is what does not move";
+  torchspy dump --pid 4242 --repeat 5 --every 1s   a hang is what does not move
+  torchspy dump --hosts node001,node002            all ranks of a job, by ssh: which rank is odd, and why
+  torchspy dump --job 4711                         the same on the nodes of a Slurm job
+  torchspy dump --hosts @pods --via 'kubectl exec {host} --'";
 
 #[derive(Debug, Args)]
 pub(crate) struct DumpArguments {
-    /// The process
+    /// The process; may be given more than once
     #[arg(short, long, value_name = "PID", value_parser = parse_pid)]
-    pub(crate) pid: i32,
+    pub(crate) pid: Vec<i32>,
+    #[command(flatten)]
+    pub(crate) job: JobArguments,
     /// Include all its descendants: ranks and DataLoader workers
     #[arg(short, long, visible_alias = "subprocesses", visible_short_alias = 's')]
     pub(crate) tree: bool,
@@ -534,6 +539,9 @@ pub(crate) struct DumpArguments {
     /// Never stop a thread: of those that run, Python frames are read alone
     #[arg(long)]
     pub(crate) nonblocking: bool,
+    /// Do not ask NCCL how many collectives each rank has launched (its RAS socket on this machine)
+    #[arg(long)]
+    pub(crate) no_ras: bool,
     /// Show passwords, tokens and keys in command lines and variables: without it they are replaced
     /// by <redacted>
     #[arg(long)]
@@ -548,6 +556,35 @@ pub(crate) struct DumpArguments {
     /// Time between two snapshots: 1s, 500ms
     #[arg(long, value_name = "TIME", default_value = "1s", requires = "repeat")]
     pub(crate) every: String,
+}
+
+/// Ranks on one machine or on many.
+#[derive(Debug, Args)]
+pub(crate) struct JobArguments {
+    /// All trainers on this machine, those of the user, with their workers
+    #[arg(long)]
+    pub(crate) all_trainers: bool,
+    /// Only trainers of this job: a Slurm job's id, or torchrun's --rdzv-id. Without --hosts and
+    /// --all-trainers, on all nodes of that Slurm job. A folder of recordings stands for their
+    /// machines
+    #[arg(long, value_name = "ID|DIR")]
+    pub(crate) job: Option<String>,
+    /// All trainers on these machines, asked at the same time; or @FILE with their names
+    #[arg(long, value_name = "HOST,HOST")]
+    pub(crate) hosts: Option<String>,
+    /// Command that runs another on a host, which is appended to it: {host} is replaced. Without it
+    /// ssh, or srun for --job
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) via: Option<String>,
+    /// torchspy on these machines
+    #[arg(long, value_name = "PATH", default_value = "torchspy")]
+    pub(crate) program: String,
+    /// How long a machine may take: those that do not answer by then are named
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    pub(crate) timeout: String,
+    /// Answers that were recorded: outputs of dump --json, or folders with them
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub(crate) from: Vec<PathBuf>,
 }
 
 const RULES_AFTER_HELP: &str = "\

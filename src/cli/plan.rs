@@ -476,6 +476,7 @@ fn session_options(arguments: SamplingArguments, rules: &Rules) -> Result<Sessio
         max_stopped: parse_max_stopped(&arguments.max_stopped)?,
         once: false,
         // A notebook's kernel, or a shell, may have started torchspy, which is no part of it.
+        more_roots: Vec::new(),
         leave_out: i32::try_from(std::process::id()).into_iter().collect(),
         redaction: redaction(arguments.no_redact),
         rules: rules.set,

@@ -11,6 +11,7 @@ pub mod host;
 pub mod kernel_view;
 pub mod launch;
 pub mod maps;
+pub mod nccl_ras;
 pub mod new_pids;
 pub mod nvml;
 pub mod open_files;

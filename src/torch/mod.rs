@@ -14,6 +14,7 @@
 
 pub mod classify;
 pub mod collectives;
+pub mod nccl_ras;
 pub mod probe;
 pub mod role;
 pub mod rules;

@@ -6,6 +6,7 @@
     reason = "tests"
 )]
 
+mod dump_job;
 mod launch;
 mod record;
 mod signals;

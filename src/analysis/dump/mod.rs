@@ -5,7 +5,10 @@ pub mod attach;
 mod built;
 pub mod deadlocks;
 pub mod groups;
+pub mod job;
 pub mod moved;
+pub mod ras;
+pub mod tree;
 pub mod verdict;
 
 use super::of_thread;

@@ -5,6 +5,7 @@ pub(crate) mod convert;
 pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod dump;
+mod dump_job;
 mod finish;
 pub(crate) mod inspect;
 mod live_sink;

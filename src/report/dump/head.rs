@@ -206,7 +206,7 @@ pub(super) fn ranks(out: &mut String, dump: &Dump) {
     }
 }
 
-fn words(group: &RankGroup) -> String {
+pub(super) fn words(group: &RankGroup) -> String {
     let mut words = printable(&group.what).into_owned();
     if let Some(at) = &group.at {
         let _ = write!(words, " at {}", place(at));
@@ -277,7 +277,8 @@ pub(super) fn rank_list(dump: &Dump, processes: &[usize]) -> String {
     words.join(", ")
 }
 
-fn ranges(numbers: &mut [u32]) -> String {
+/// `0-2, 4`.
+pub(super) fn ranges(numbers: &mut [u32]) -> String {
     numbers.sort_unstable();
     let mut words: Vec<String> = Vec::new();
     for run in numbers.chunk_by(|a, b| a.checked_add(1) == Some(*b)) {
