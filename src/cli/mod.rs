@@ -38,6 +38,7 @@ mod trainers;
 mod transport;
 mod under_way;
 mod view;
+mod watch_plan;
 
 use clap::Parser;
 use failure::Failure;
@@ -70,6 +71,7 @@ fn dispatch(plan: Plan) -> Result<ExitCode, Failure> {
         Plan::View(plan) => commands::view::run(plan),
         Plan::Diff(plan) => commands::diff::run(&plan),
         Plan::Dump(plan) => commands::dump::run(&plan),
+        Plan::Watch(plan) => commands::watch::run(&plan),
         Plan::Top(plan) => commands::top::run(plan),
         Plan::Rules(plan) => commands::rules::run(&plan),
         Plan::Inspect(plan) => commands::inspect::run(&plan),

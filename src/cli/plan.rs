@@ -17,6 +17,7 @@ use super::option_values::{
 use super::output_names::{OutputFile, named_output, parse_outputs};
 use super::regions;
 use super::rules::Rules;
+use super::watch_plan::WatchPlan;
 use crate::analysis::progress::window::StepRange;
 use crate::model::region::Region;
 use crate::report::flamegraph::Colours;
@@ -42,6 +43,7 @@ pub(crate) enum Plan {
     View(ViewPlan),
     Diff(DiffPlan),
     Dump(DumpPlan),
+    Watch(WatchPlan),
     Top(TopPlan),
     Rules(RulesPlan),
     Inspect(InspectPlan),
@@ -281,6 +283,7 @@ impl Plan {
             Subcommands::Snapshot(arguments) => Plan::Snapshot(SnapshotPlan::new(arguments)?),
             Subcommands::Diff(arguments) => Plan::Diff(DiffPlan::new(arguments)?),
             Subcommands::Dump(arguments) => Plan::Dump(DumpPlan::new(&arguments)?),
+            Subcommands::Watch(arguments) => Plan::Watch(WatchPlan::new(arguments)?),
             Subcommands::Top(arguments) => Plan::Top(TopPlan::new(arguments)?),
             Subcommands::Rules(arguments) => Plan::Rules(RulesPlan {
                 rules: Rules::read(arguments.rules.as_deref())?,

@@ -8,6 +8,7 @@ pub mod elf_file;
 pub(crate) mod fault;
 pub mod file_lock;
 pub mod host;
+pub mod job_activity;
 pub mod kernel_view;
 pub mod launch;
 pub mod maps;

@@ -81,7 +81,7 @@ fn sanitize(part: &str) -> String {
 }
 
 /// Basic ISO 8601, UTC: `20261121T010203Z`.
-fn utc(wall_ns: u64) -> String {
+pub fn utc(wall_ns: u64) -> String {
     let [year, month, day, hour, minute, second] = civil(wall_ns);
     format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
 }

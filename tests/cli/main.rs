@@ -13,6 +13,7 @@ mod signals;
 mod snapshot;
 mod usage;
 mod view;
+mod watch;
 
 #[path = "../faults/mod.rs"]
 mod faults;

@@ -5,6 +5,7 @@ pub mod attach;
 mod built;
 pub mod deadlocks;
 pub mod groups;
+pub mod hang;
 pub mod job;
 pub mod moved;
 pub mod ras;

@@ -19,3 +19,4 @@ mod snapshots;
 pub(crate) mod top;
 mod top_files;
 pub(crate) mod view;
+pub(crate) mod watch;
