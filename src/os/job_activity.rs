@@ -116,6 +116,13 @@ impl JobCounters {
         self.threads.iter().filter_map(is_busy).collect()
     }
 
+    /// Threads that were put on a CPU since `before`: pid and tid.
+    pub fn ran(&self, before: &JobCounters) -> FxHashSet<(i32, i32)> {
+        let all = self.threads.keys().copied();
+        all.filter(|&(pid, tid)| self.has_run(before, pid, tid))
+            .collect()
+    }
+
     /// Processes that transferred data from or to storage since `before`.
     pub fn transfers(&self, before: &JobCounters) -> FxHashSet<i32> {
         let moved = |(pid, now): (&i32, &u64)| {
@@ -149,10 +156,11 @@ mod tests {
         let before = counters(0, 1_000, 1, 0);
         let wakes = counters(100, 1_000_000_000, 1000, 4096);
         assert!(wakes.busy(&before).is_empty() && wakes.transfers(&before).is_empty());
-        assert!(wakes.has_run(&before, 7, 8));
+        assert!(wakes.has_run(&before, 7, 8) && wakes.ran(&before).contains(&(7, 8)));
         let works = counters(100, 10_000_000_000, 1000, 8 << 20);
         assert!(works.busy(&before).contains(&(7, 8)) && works.transfers(&before).contains(&7));
         let sleeps = counters(100, 1_000, 1, 0);
+        assert!(sleeps.ran(&before).is_empty());
         assert!(!sleeps.has_run(&before, 7, 8) && !sleeps.has_started(&before));
         assert!(sleeps.has_run(&before, 7, 9), "it is not known");
     }

@@ -18,6 +18,8 @@ use rustc_hash::FxHashSet;
 pub struct Since {
     /// Threads that used a CPU for a good part of it: pid and tid.
     pub busy: FxHashSet<(i32, i32)>,
+    /// Threads that were on a CPU at all in its second half.
+    pub ran: FxHashSet<(i32, i32)>,
     /// Processes that read or wrote storage in it.
     pub transfers: FxHashSet<i32>,
     /// Ranks that were seen at any time.
@@ -204,16 +206,50 @@ impl Judge<'_> {
             // Backward waits for autograd's threads, and these for other ranks.
             WaitKind::Autograd if process.threads.iter().any(in_collective) => Ok(Stuck::Ranks),
             WaitKind::Lock | WaitKind::Gil => {
-                owner(process, wait)?;
+                self.owner(process, wait)?;
                 Ok(Stuck::Here)
             }
             WaitKind::Input => {
                 self.workers(process)?;
                 Ok(Stuck::Here)
             }
-            WaitKind::Io | WaitKind::Socket if !is_console(thread) => Ok(Stuck::Outside),
+            WaitKind::Io | WaitKind::Socket if self.is_stuck(process, thread) => Ok(Stuck::Outside),
             _ => Err(goes_on()),
         }
+    }
+
+    /// An error if the holder of what is waited for goes on by itself, or where it is not known
+    /// some thread of the process that reads or writes.
+    fn owner(&self, process: &DumpedProcess, wait: &DumpedWait) -> Result<(), String> {
+        let others = process.threads.iter().filter(|each| !each.trains);
+        let holder = match &wait.owner {
+            Some(owner) => process.threads.iter().find(|each| each.tid == owner.tid),
+            None => others
+                .filter(|each| is_transfer(each))
+                .find(|each| self.since.ran.contains(&(process.pid, each.tid))),
+        };
+        match holder {
+            Some(holder) if !self.is_stuck(process, holder) => Err(format!(
+                "{} waits for a thread that {}{}",
+                name(process),
+                doing(holder),
+                at(holder)
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether nothing but another thread, process or machine ends its wait. A thread that reads
+    /// or writes and is woken for it gets on.
+    fn is_stuck(&self, process: &DumpedProcess, thread: &DumpedThread) -> bool {
+        let wait = thread.wait.as_ref().filter(|wait| !is_timed(wait));
+        wait.is_some_and(|wait| match wait.kind {
+            WaitKind::Collective | WaitKind::Lock | WaitKind::Gil | WaitKind::Input => true,
+            WaitKind::Io | WaitKind::Socket => {
+                !is_console(thread) && !self.since.ran.contains(&(process.pid, thread.tid))
+            }
+            _ => false,
+        })
     }
 
     /// An error if a worker of a trainer goes on by itself.
@@ -221,7 +257,8 @@ impl Judge<'_> {
         let all = self.dump.processes.iter();
         for worker in all.filter(|each| each.trainer_pid == Some(process.pid)) {
             let thread = training_thread(worker);
-            if thread.is_some_and(|thread| is_stuck(thread) || is_idle_worker(thread)) {
+            let is_stuck = |thread| self.is_stuck(worker, thread) || is_idle_worker(thread);
+            if thread.is_some_and(is_stuck) {
                 continue;
             }
             let what = thread.map(|thread| format!(" {}{}", doing(thread), at(thread)));
@@ -242,35 +279,13 @@ impl Judge<'_> {
     }
 }
 
-/// An error if the holder of what is waited for goes on by itself.
-fn owner(process: &DumpedProcess, wait: &DumpedWait) -> Result<(), String> {
-    let Some(owner) = &wait.owner else {
-        return Ok(());
-    };
-    let holder = process.threads.iter().find(|each| each.tid == owner.tid);
-    match holder {
-        Some(holder) if !is_stuck(holder) => Err(format!(
-            "{} waits for a thread that {}{}",
-            name(process),
-            doing(holder),
-            at(holder)
-        )),
-        _ => Ok(()),
-    }
-}
-
 fn is_timed(wait: &DumpedWait) -> bool {
     wait.lock.as_ref().is_some_and(|lock| lock.is_timed)
 }
 
-/// Whether nothing but another thread, process or machine ends its wait.
-fn is_stuck(thread: &DumpedThread) -> bool {
-    let wait = thread.wait.as_ref().filter(|wait| !is_timed(wait));
-    wait.is_some_and(|wait| match wait.kind {
-        WaitKind::Collective | WaitKind::Lock | WaitKind::Gil | WaitKind::Input => true,
-        WaitKind::Io | WaitKind::Socket => !is_console(thread),
-        _ => false,
-    })
+fn is_transfer(thread: &DumpedThread) -> bool {
+    let wait = thread.wait.as_ref();
+    wait.is_some_and(|wait| matches!(wait.kind, WaitKind::Io | WaitKind::Socket))
 }
 
 fn in_collective(thread: &DumpedThread) -> bool {
@@ -437,6 +452,31 @@ mod tests {
         assert!(is_hang(&with(in_wait(WaitKind::Socket))));
         assert!(!is_hang(&with(in_wait(WaitKind::Sleep))));
         assert!(!is_hang(&with(thread(1, &["decode:1"]))));
+    }
+
+    #[test]
+    fn who_is_woken_for_its_data_gets_on() {
+        let ran = |pid: i32, tid: i32| Since {
+            ran: std::iter::once((pid, tid)).collect(),
+            ..Since::default()
+        };
+        let hangs = |dump: &Dump, since: &Since| matches!(judge(dump, since), Judgement::Hang(_));
+        let reads = job(in_wait(WaitKind::Socket));
+        assert!(!hangs(&reads, &ran(102, 1)) && hangs(&reads, &ran(101, 1)));
+        // A lock whose holder is not known, in a process with a thread that sends.
+        let mut lock = job(in_wait(WaitKind::Lock));
+        lock.processes[2].threads.push(DumpedThread {
+            tid: 2,
+            trains: false,
+            ..in_wait(WaitKind::Socket)
+        });
+        assert!(!hangs(&lock, &ran(102, 2)) && hangs(&lock, &ran(102, 1)));
+        let mut input = job(in_wait(WaitKind::Input));
+        input.processes.push(DumpedProcess {
+            trainer_pid: Some(102),
+            ..process(200, vec![in_wait(WaitKind::Socket)])
+        });
+        assert!(!hangs(&input, &ran(200, 1)) && hangs(&input, &ran(102, 1)));
     }
 
     #[test]

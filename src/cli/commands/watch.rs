@@ -79,6 +79,8 @@ struct Watch<'p> {
     last: JobCounters,
     moved: JobCounters,
     moved_at: Instant,
+    /// The counters when half the time had passed for which a standstill must last.
+    half: Option<JobCounters>,
     /// The longest time without a move that ended by itself.
     longest: Duration,
     usual: UsualStep,
@@ -113,6 +115,7 @@ impl<'p> Watch<'p> {
             last: counters.clone(),
             moved: counters,
             moved_at: Instant::now(),
+            half: None,
             longest: Duration::ZERO,
             usual: UsualStep::default(),
             ranks: FxHashSet::default(),
@@ -159,6 +162,7 @@ impl<'p> Watch<'p> {
                 self.longest = self.longest.max(self.moved_at.elapsed());
                 self.moved_at = Instant::now();
                 self.moved = counters.clone();
+                self.half = None;
                 self.marks = marks;
                 if let Some(Judgement::Hang(_)) = self.told.take() {
                     messages::note("it goes on");
@@ -167,6 +171,10 @@ impl<'p> Watch<'p> {
             self.remember(&dump);
         }
         self.last = counters;
+        if self.half.is_none() && self.moved_at.elapsed() >= self.patience() / 2 {
+            self.half = Some(self.last.clone());
+            return Ok(Found::Nothing);
+        }
         if self.moved_at.elapsed() < self.patience() {
             return Ok(Found::Nothing);
         }
@@ -190,6 +198,7 @@ impl<'p> Watch<'p> {
         }
         let since = Since {
             busy: self.last.busy(&self.moved),
+            ran: self.last.ran(self.half.as_ref().unwrap_or(&self.moved)),
             transfers: self.last.transfers(&self.moved),
             seen: self.ranks.clone(),
         };
