@@ -95,8 +95,10 @@ impl<'p> Watch<'p> {
             let pid = plan.look.pids.first().copied().unwrap_or(0);
             hints::session_failure(SessionError::NoSuchProcess(pid))
         })?;
+        // Without native frames a snapshot ends late: it waits for threads without Python, of which
+        // it then reads nothing.
         let quick = LookPlan {
-            native: false,
+            native: true,
             nonblocking: true,
             ras: false,
             ..plan.look.clone()
