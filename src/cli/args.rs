@@ -58,6 +58,13 @@ pub(crate) enum Subcommands {
     /// Show what every thread does right now: for a job that hangs
     #[command(after_help = DUMP_AFTER_HELP)]
     Dump(DumpArguments),
+    /// Look at a job every few seconds, and dump it when it hangs
+    ///
+    /// A hang is a wait that nobody ends: for a collective, a lock or the DataLoader, while no
+    /// thread of the job works. Evaluation, checkpoints, compilation, pauses and debuggers are
+    /// none.
+    #[command(after_help = WATCH_AFTER_HELP)]
+    Watch(WatchArguments),
     /// Watch a program as it runs, in the terminal
     #[command(after_help = TOP_AFTER_HELP)]
     Top(TopArguments),
@@ -547,13 +554,18 @@ Sleeping threads are read as they are; running ones are stopped for as long as a
 Examples:
   torchspy dump --pid 4242
   torchspy dump --pid 4242 --tree                  the launcher's pid: all ranks and their workers
-  torchspy dump --pid 4242 --repeat 5 --every 1s   a hang is what does not move";
+  torchspy dump --pid 4242 --repeat 5 --every 1s   a hang is what does not move
+  torchspy dump --hosts node001,node002            all ranks of a job, by ssh: which rank is odd, and why
+  torchspy dump --job 4711                         the same on the nodes of a Slurm job
+  torchspy dump --hosts @pods --via 'kubectl exec {host} --'";
 
 #[derive(Debug, Args)]
 pub(crate) struct DumpArguments {
-    /// The process
+    /// The process; may be given more than once
     #[arg(short, long, value_name = "PID", value_parser = parse_pid)]
-    pub(crate) pid: i32,
+    pub(crate) pid: Vec<i32>,
+    #[command(flatten)]
+    pub(crate) job: JobArguments,
     /// Include all its descendants: ranks and DataLoader workers
     #[arg(short, long, visible_alias = "subprocesses", visible_short_alias = 's')]
     pub(crate) tree: bool,
@@ -572,6 +584,9 @@ pub(crate) struct DumpArguments {
     /// Never stop a thread: of those that run, Python frames are read alone
     #[arg(long)]
     pub(crate) nonblocking: bool,
+    /// Do not ask NCCL how many collectives each rank has launched (its RAS socket on this machine)
+    #[arg(long)]
+    pub(crate) no_ras: bool,
     /// Show passwords, tokens and keys in command lines and variables: without it they are replaced
     /// by <redacted>
     #[arg(long)]
@@ -586,6 +601,81 @@ pub(crate) struct DumpArguments {
     /// Time between two snapshots: 1s, 500ms
     #[arg(long, value_name = "TIME", default_value = "1s", requires = "repeat")]
     pub(crate) every: String,
+}
+
+const WATCH_AFTER_HELP: &str = "\
+A dump is two files, NAME.txt and NAME.json. CMD is run by sh, with their paths in TORCHSPY_DUMP and TORCHSPY_DUMP_JSON, the reason in \
+TORCHSPY_HANG and the pid in TORCHSPY_PID. It ends with the job; with --once after the first hang, with status 1.
+
+Examples:
+  torchspy watch --pid 4242                      the launcher's pid: all ranks and their workers
+  torchspy watch --pid 4242 --after 10m --on-hang 'mail -s hang me@example.org < $TORCHSPY_DUMP'
+  torchspy watch --pid 4242 --once --on-hang 'kill $TORCHSPY_PID'";
+
+#[derive(Debug, Args)]
+pub(crate) struct WatchArguments {
+    /// The trainer, or the launcher of several, with all descendants; may be given more than once
+    #[arg(short, long, value_name = "PID", value_parser = parse_pid)]
+    pub(crate) pid: Vec<i32>,
+    /// The shortest time without a step or a move that may be a hang
+    #[arg(long, value_name = "TIME", default_value = "5m")]
+    pub(crate) after: String,
+    /// The same in usual steps: the longer of both counts
+    #[arg(long, value_name = "N", default_value_t = 20.0)]
+    pub(crate) times: f64,
+    /// Time between two looks
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    pub(crate) every: String,
+    /// End after this time
+    #[arg(short, long, value_name = "TIME")]
+    pub(crate) duration: Option<String>,
+    /// End with the first hang, with status 1
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Name of the dumps: NAME.txt and NAME.json. Without it one by pid and time
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) output: Option<PathBuf>,
+    /// Run this when a dump was written
+    #[arg(long, value_name = "CMD")]
+    pub(crate) on_hang: Option<String>,
+    /// Never stop a thread
+    #[arg(long)]
+    pub(crate) nonblocking: bool,
+    /// Show passwords, tokens and keys in command lines
+    #[arg(long)]
+    pub(crate) no_redact: bool,
+    /// What functions of your own mean: rows in TOML that come before torchspy's own
+    #[arg(long, value_name = "FILE")]
+    pub(crate) rules: Option<PathBuf>,
+}
+
+/// Ranks on one machine or on many.
+#[derive(Debug, Args)]
+pub(crate) struct JobArguments {
+    /// All trainers on this machine, those of the user, with their workers
+    #[arg(long)]
+    pub(crate) all_trainers: bool,
+    /// Only trainers of this job: a Slurm job's id, or torchrun's --rdzv-id. Without --hosts and
+    /// --all-trainers, on all nodes of that Slurm job. A folder of recordings stands for their
+    /// machines
+    #[arg(long, value_name = "ID|DIR")]
+    pub(crate) job: Option<String>,
+    /// All trainers on these machines, asked at the same time; or @FILE with their names
+    #[arg(long, value_name = "HOST,HOST")]
+    pub(crate) hosts: Option<String>,
+    /// Command that runs another on a host, which is appended to it: {host} is replaced. Without it
+    /// ssh, or srun for --job
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) via: Option<String>,
+    /// torchspy on these machines
+    #[arg(long, value_name = "PATH", default_value = "torchspy")]
+    pub(crate) program: String,
+    /// How long a machine may take: those that do not answer by then are named
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    pub(crate) timeout: String,
+    /// Answers that were recorded: outputs of dump --json, or folders with them
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub(crate) from: Vec<PathBuf>,
 }
 
 const RULES_AFTER_HELP: &str = "\

@@ -9,19 +9,23 @@ mod commands;
 mod diff_plan;
 mod dump_kernel;
 mod dump_plan;
+mod dump_snapshot;
 mod failure;
 mod formats;
 mod free_threaded;
+mod gather;
 mod github_summary;
 mod hints;
 mod job_plan;
 mod messages;
+mod nccl;
 mod open_outputs;
 mod option_values;
 mod output_file;
 mod output_names;
 mod output_pattern;
 mod outputs;
+mod pause;
 mod plan;
 mod program_log;
 mod progress;
@@ -32,9 +36,12 @@ mod sources;
 mod steering;
 mod target;
 mod terminal;
+mod trainers;
+mod transport;
 mod trigger;
 mod under_way;
 mod view;
+mod watch_plan;
 
 use clap::Parser;
 use failure::Failure;
@@ -69,6 +76,7 @@ fn dispatch(plan: Plan) -> Result<ExitCode, Failure> {
         Plan::Trigger(folder) => commands::trigger::run(&folder),
         Plan::Diff(plan) => commands::diff::run(&plan),
         Plan::Dump(plan) => commands::dump::run(&plan),
+        Plan::Watch(plan) => commands::watch::run(&plan),
         Plan::Top(plan) => commands::top::run(plan),
         Plan::Rules(plan) => commands::rules::run(&plan),
         Plan::Inspect(plan) => commands::inspect::run(&plan),

@@ -19,6 +19,7 @@ use super::output_names::{OutputFile, named_output, parse_outputs};
 use super::output_pattern;
 use super::regions;
 use super::rules::Rules;
+use super::watch_plan::WatchPlan;
 use crate::analysis::progress::window::StepRange;
 use crate::model::region::Region;
 use crate::report::flamegraph::Colours;
@@ -46,6 +47,7 @@ pub(crate) enum Plan {
     View(ViewPlan),
     Diff(DiffPlan),
     Dump(DumpPlan),
+    Watch(WatchPlan),
     Top(TopPlan),
     Rules(RulesPlan),
     Inspect(InspectPlan),
@@ -299,6 +301,7 @@ impl Plan {
             Subcommands::Trigger(arguments) => Plan::Trigger(arguments.folder),
             Subcommands::Diff(arguments) => Plan::Diff(DiffPlan::new(arguments)?),
             Subcommands::Dump(arguments) => Plan::Dump(DumpPlan::new(&arguments)?),
+            Subcommands::Watch(arguments) => Plan::Watch(WatchPlan::new(arguments)?),
             Subcommands::Top(arguments) => Plan::Top(TopPlan::new(arguments)?),
             Subcommands::Rules(arguments) => Plan::Rules(RulesPlan {
                 rules: Rules::read(arguments.rules.as_deref())?,
@@ -507,6 +510,7 @@ fn session_options(arguments: SamplingArguments, rules: &Rules) -> Result<Sessio
         max_stopped: parse_max_stopped(&arguments.max_stopped)?,
         once: false,
         // A notebook's kernel, or a shell, may have started torchspy, which is no part of it.
+        more_roots: Vec::new(),
         leave_out: i32::try_from(std::process::id()).into_iter().collect(),
         redaction: redaction(arguments.no_redact),
         rules: rules.set,

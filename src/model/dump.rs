@@ -1,6 +1,7 @@
 //! A snapshot of all threads of a job, resolved: the input of `dump`.
 
 use super::category::FrameKind;
+use super::nccl_ras::RasAnswer;
 use super::profile::Role;
 use super::sample::{Capture, Gil, ThreadState};
 use super::wait::WaitKind;
@@ -21,6 +22,8 @@ pub struct Dump {
     pub processes: Vec<DumpedProcess>,
     /// What could not be read and why, in sentences.
     pub missing: Vec<String>,
+    /// What NCCL reports, of each RAS socket of the processes; empty where none uses NCCL.
+    pub nccl_ras: Vec<RasAnswer>,
 }
 
 #[derive(Clone, Debug)]

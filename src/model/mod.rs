@@ -17,6 +17,7 @@ pub mod interner;
 pub mod mapping;
 pub mod module;
 pub mod named;
+pub mod nccl_ras;
 pub mod nn_module;
 pub mod operator;
 pub mod process;

@@ -104,6 +104,12 @@ impl ProcessTree {
         found
     }
 
+    /// Adds a member that need not descend from another.
+    pub fn add_root(&mut self, pid: i32, start_ticks: u64) {
+        self.strangers.remove(&pid);
+        self.members.insert(pid, start_ticks);
+    }
+
     /// Removes a member that exited.
     pub fn remove(&mut self, pid: i32) {
         self.members.remove(&pid);
@@ -152,6 +158,26 @@ impl ProcessWatch {
             }],
             told_too_many: false,
         })
+    }
+
+    /// Watches another process and what descends from it, too. To be called before the first poll,
+    /// which reports them.
+    ///
+    /// # Errors
+    /// `NotFound` where there is no such process.
+    pub fn add_root(&mut self, pid: i32) -> io::Result<()> {
+        if self.tree.members.contains_key(&pid) {
+            return Ok(());
+        }
+        let (stat, pidfd) = open_process(pid)?;
+        self.tree.add_root(pid, stat.start_ticks);
+        self.pidfds.insert(pid, pidfd);
+        self.unreported.push(ProcessEvent::Started {
+            pid,
+            parent: stat.parent_pid,
+            start_ticks: stat.start_ticks,
+        });
+        Ok(())
     }
 
     /// Sleeps until a member exits, `bell` is rung, or `timeout` has passed. Members without a

@@ -89,6 +89,7 @@ struct ImageMark {
 pub(super) struct Keeper {
     watch: ProcessWatch,
     root_pid: i32,
+    more_roots: Vec<i32>,
     subprocesses: bool,
     excluded_pids: Vec<i32>,
     redaction: Redaction,
@@ -111,9 +112,15 @@ impl Keeper {
         events: Sender<KeeperEvent>,
         control: Arc<Control>,
     ) -> io::Result<Self> {
+        let mut watch = ProcessWatch::new(root_pid)?;
+        for &pid in &options.more_roots {
+            // It has ended in the meantime.
+            let _ = watch.add_root(pid);
+        }
         Ok(Self {
-            watch: ProcessWatch::new(root_pid)?,
+            watch,
             root_pid,
+            more_roots: options.more_roots.clone(),
             subprocesses: options.subprocesses,
             excluded_pids: options.leave_out.clone(),
             redaction: options.redaction,
@@ -167,7 +174,8 @@ impl Keeper {
     }
 
     fn started(&mut self, pid: i32, start_ticks: u64) {
-        if pid != self.root_pid && !self.subprocesses || self.excluded_pids.contains(&pid) {
+        let is_root = pid == self.root_pid || self.more_roots.contains(&pid);
+        if !is_root && !self.subprocesses || self.excluded_pids.contains(&pid) {
             return;
         }
         let now_ns = monotonic_ns();

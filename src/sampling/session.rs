@@ -62,6 +62,8 @@ pub struct SessionOptions {
     pub once: bool,
     /// Pids of processes that are not sampled.
     pub leave_out: Vec<i32>,
+    /// Processes that are sampled besides the root, whether or not they descend from it.
+    pub more_roots: Vec<i32>,
     /// Removes secrets from command lines.
     pub redaction: Redaction,
     /// Classify functions: which threads train, and where modules, counters and compilations are

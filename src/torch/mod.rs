@@ -17,6 +17,7 @@
 pub mod classify;
 pub mod collectives;
 pub mod job;
+pub mod nccl_ras;
 pub mod probe;
 pub mod rank_choice;
 pub mod role;

@@ -6,6 +6,7 @@
     reason = "tests"
 )]
 
+mod dump_job;
 mod job;
 mod launch;
 mod record;
@@ -13,6 +14,7 @@ mod signals;
 mod snapshot;
 mod usage;
 mod view;
+mod watch;
 
 #[path = "../faults/mod.rs"]
 mod faults;

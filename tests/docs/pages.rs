@@ -122,7 +122,19 @@ fn words_of(line: &str) -> Option<Vec<String>> {
         word => word.to_owned(),
     };
     let words = rest.replace(['[', ']'], "");
-    Some(words.split_whitespace().map(number).collect())
+    Some(split(&words).iter().map(|word| number(word)).collect())
+}
+
+/// Words, of which those in single quotation marks may hold spaces.
+fn split(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for (index, part) in text.split('\'').enumerate() {
+        match index % 2 {
+            0 => words.extend(part.split_whitespace().map(str::to_owned)),
+            _ => words.push(part.to_owned()),
+        }
+    }
+    words
 }
 
 /// Checks that the options of a command line are taken: with `--help` behind them nothing else is

@@ -18,6 +18,7 @@ mod native;
 mod operators;
 mod roles;
 mod waits;
+mod watch;
 
 #[path = "../faults/mod.rs"]
 mod faults;

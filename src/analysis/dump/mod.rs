@@ -5,7 +5,11 @@ pub mod attach;
 mod built;
 pub mod deadlocks;
 pub mod groups;
+pub mod hang;
+pub mod job;
 pub mod moved;
+pub mod ras;
+pub mod tree;
 pub mod verdict;
 
 use super::of_thread;

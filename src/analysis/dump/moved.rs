@@ -225,7 +225,7 @@ fn find(snapshot: &Dump, pid: i32, tid: i32) -> Option<&DumpedThread> {
 }
 
 /// The position of every Python frame; for threads without any, of every native one.
-fn positions(thread: &DumpedThread) -> Vec<Spot> {
+pub(super) fn positions(thread: &DumpedThread) -> Vec<Spot> {
     let has_python = thread.frames.iter().any(|frame| frame.is_python);
     let frames = thread
         .frames

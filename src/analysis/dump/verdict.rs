@@ -6,6 +6,7 @@ use crate::model::dump::{
 use crate::model::profile::Role;
 use crate::model::sample::ThreadState;
 use crate::model::wait::WaitKind;
+use rustc_hash::FxHashMap;
 
 /// Ranks whose training threads are at the same call site.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +23,17 @@ pub struct RankGroup {
     pub step: Option<(String, u64, u64)>,
 }
 
+impl RankGroup {
+    fn add(&mut self, other: RankGroup) {
+        self.processes.extend(other.processes);
+        if let (Some((_, low, high)), Some((_, more_low, more_high))) = (&mut self.step, other.step)
+        {
+            *low = more_low.min(*low);
+            *high = more_high.max(*high);
+        }
+    }
+}
+
 /// A comparison of ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
@@ -31,6 +43,36 @@ pub struct Verdict {
 }
 
 impl Verdict {
+    /// Number of ranks.
+    pub fn ranks(&self) -> usize {
+        self.groups.iter().map(|group| group.processes.len()).sum()
+    }
+
+    /// The same with groups that differ only in their steps as one.
+    pub fn without_steps(self) -> Self {
+        let mut groups: Vec<RankGroup> = Vec::new();
+        let mut known: FxHashMap<_, usize> = FxHashMap::default();
+        for group in self.groups {
+            let kind = group.step.as_ref().map(|(what, _, _)| what.clone());
+            let key = (group.what.clone(), group.at.clone(), kind);
+            let index = *known.entry(key).or_insert(groups.len());
+            match groups.get_mut(index) {
+                Some(same) => same.add(group),
+                None => groups.push(group),
+            }
+        }
+        Self { groups }.in_order()
+    }
+
+    fn in_order(mut self) -> Self {
+        let most = self.groups.iter().map(|group| group.processes.len()).max();
+        self.groups.sort_by_key(|group| match most {
+            Some(1) => (0, group.waits_for_ranks),
+            _ => (group.processes.len(), group.waits_for_ranks),
+        });
+        self
+    }
+
     /// Processes that others wait for: those that are in no collective while some are.
     pub fn awaited(&self) -> Vec<usize> {
         let some_wait = self.groups.iter().any(|group| group.waits_for_ranks);
@@ -109,29 +151,29 @@ pub fn best_step(process: &DumpedProcess) -> Option<&Progress> {
 
 /// Compares the ranks of a dump; empty if there are fewer than two.
 pub fn verdict(dump: &Dump) -> Verdict {
-    let mut groups: Vec<RankGroup> = Vec::new();
-    let ranks: Vec<usize> = dump
-        .processes
-        .iter()
-        .enumerate()
-        .filter(|(_, process)| matches!(process.role, Role::Trainer { .. }))
-        .map(|(index, _)| index)
-        .collect();
-    if ranks.len() < 2 {
-        return Verdict::default();
+    let processes: Vec<&DumpedProcess> = dump.processes.iter().collect();
+    match compare(&processes) {
+        compared if compared.ranks() < 2 => Verdict::default(),
+        compared => compared,
     }
-    for index in ranks {
-        let Some(process) = dump.processes.get(index) else {
+}
+
+/// Compares those of `processes` that are ranks. Groups have indices of that slice.
+pub fn compare(processes: &[&DumpedProcess]) -> Verdict {
+    let mut groups: Vec<RankGroup> = Vec::new();
+    let mut known: FxHashMap<_, usize> = FxHashMap::default();
+    for (index, process) in processes.iter().enumerate() {
+        if !matches!(process.role, Role::Trainer { .. }) {
             continue;
-        };
+        }
         let thread = training_thread(process);
         let what = thread.map_or_else(|| "no Python thread was read".to_owned(), doing);
         let at = thread.and_then(|thread| thread.at.clone());
         let step = best_step(process).map(|step| (step.what.clone(), step.value));
-        let known = groups
-            .iter_mut()
-            .find(|group| group.what == what && group.at == at && same_step(group, step.as_ref()));
-        match known {
+        let group = *known
+            .entry((what.clone(), at.clone(), step.clone()))
+            .or_insert(groups.len());
+        match groups.get_mut(group) {
             Some(group) => group.processes.push(index),
             None => groups.push(RankGroup {
                 processes: vec![index],
@@ -145,17 +187,7 @@ pub fn verdict(dump: &Dump) -> Verdict {
             }),
         }
     }
-    groups.sort_by_key(|group| (group.processes.len(), group.waits_for_ranks));
-    let most = groups.iter().map(|group| group.processes.len()).max();
-    if most == Some(1) {
-        groups.sort_by_key(|group| group.waits_for_ranks);
-    }
-    Verdict { groups }
-}
-
-fn same_step(group: &RankGroup, step: Option<&(String, u64)>) -> bool {
-    let theirs = group.step.as_ref().map(|(what, value, _)| (what, value));
-    theirs == step.map(|(what, value)| (what, value))
+    Verdict { groups }.in_order()
 }
 
 /// Where a DataLoader's worker waits for the next index (torch 2.15).

@@ -207,7 +207,7 @@ pub(super) fn ranks(out: &mut String, dump: &Dump) {
     }
 }
 
-fn words(group: &RankGroup) -> String {
+pub(super) fn words(group: &RankGroup) -> String {
     let mut words = printable(&group.what).into_owned();
     if let Some(at) = &group.at {
         let _ = write!(words, " at {}", place(at));

@@ -5,24 +5,28 @@ use crate::analysis::dump::groups::groups;
 use crate::analysis::dump::moved::{Comparison, Standstill};
 use crate::analysis::dump::verdict::verdict;
 use crate::model::dump::{Dump, DumpedFrame, DumpedProcess, DumpedThread, DumpedWait, Place};
+use crate::model::nccl_ras::{Communicator, Member, RasAnswer};
 use crate::model::sample::{Capture, Gil};
 use crate::model::text::printable_json;
 use serde_json::{Value, json};
 
 /// Version of the schema.
-const SCHEMA: u32 = 1;
+pub(super) const SCHEMA: u32 = 1;
 
-/// Several snapshots as JSON, each as returned by [`render_snapshot`], and what moved between them.
+/// Several snapshots of processes of `host` as JSON, each as returned by [`render_snapshot`], and
+/// what moved between them.
 ///
 /// # Errors
 /// None that a dump can cause: only numbers and strings are written.
 pub fn render_snapshots(
+    host: &str,
     snapshots: &[Value],
     comparison: &Comparison,
 ) -> Result<String, serde_json::Error> {
     let value = json!({
         "schema": SCHEMA,
         "torchspy": env!("CARGO_PKG_VERSION"),
+        "host": host,
         "looks": snapshots,
         "moved": match snapshots.len() {
             0 | 1 => Value::Null,
@@ -61,6 +65,41 @@ pub fn render_snapshot(dump: &Dump) -> Value {
             tids.collect::<Vec<_>>()
         }).collect::<Vec<_>>(),
         "missing": dump.missing,
+        "nccl_ras": dump.nccl_ras.iter().map(ras).collect::<Vec<_>>(),
+    })
+}
+
+fn ras(answer: &RasAnswer) -> Value {
+    let member = |member: &Member| {
+        json!({
+            "rank": member.rank, "host": member.host, "pid": member.pid, "here": member.is_here,
+        })
+    };
+    let communicator = |each: &Communicator| {
+        let ranks = each.ranks.iter().map(|rank| {
+            let counts = rank.counts.iter();
+            json!({
+                "of": member(&rank.member),
+                "async_error": rank.async_error,
+                "counts": counts.map(|(kind, count)| json!({"kind": kind, "count": count})).collect::<Vec<_>>(),
+            })
+        });
+        let missing = each.missing.iter().map(|rank| {
+            json!({"of": member(&rank.member), "unresponsive": rank.unresponsive, "dead": rank.dead})
+        });
+        json!({
+            "hash": each.hash, "size": each.size,
+            "ranks": ranks.collect::<Vec<_>>(), "missing": missing.collect::<Vec<_>>(),
+        })
+    };
+    let ras = answer.ras.as_ref();
+    json!({
+        "address": answer.address,
+        "error": answer.ras.as_ref().err(),
+        "nccl_version": ras.ok().map(|ras| &ras.nccl_version),
+        "communicators": ras.ok().map(|ras| {
+            ras.communicators.iter().map(communicator).collect::<Vec<_>>()
+        }),
     })
 }
 
@@ -131,7 +170,7 @@ fn wait(wait: &DumpedWait) -> Value {
     })
 }
 
-fn place(place: &Place) -> Value {
+pub(super) fn place(place: &Place) -> Value {
     json!({"function": place.function, "file": place.file, "line": place.line})
 }
 

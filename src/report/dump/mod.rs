@@ -1,7 +1,11 @@
 //! One or several snapshots of a job, for people and for machines.
 
+pub mod answer;
 mod head;
+pub mod job;
+pub mod job_json;
 pub mod json;
 pub mod moved;
+mod ras;
 pub mod text;
 mod thread;

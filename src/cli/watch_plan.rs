@@ -1,0 +1,68 @@
+//! The validated plan of `torchspy watch`.
+
+use super::args::WatchArguments;
+use super::dump_plan::LookPlan;
+use super::failure::Failure;
+use super::option_values::{parse_duration_of, redaction};
+use super::rules::Rules;
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+pub(crate) struct WatchPlan {
+    /// The processes, and how they are read where nothing moves.
+    pub(crate) look: LookPlan,
+    /// Time between two looks.
+    pub(crate) every: Duration,
+    /// The shortest time without a move that is judged.
+    pub(crate) after: Duration,
+    /// The same in usual steps.
+    pub(crate) times: f64,
+    /// Ends then; `None` with the target.
+    pub(crate) duration: Option<Duration>,
+    /// Ends with the first hang.
+    pub(crate) once: bool,
+    /// Name of the dumps, without an extension; `None` for one by pid and time.
+    pub(crate) output: Option<PathBuf>,
+    /// Run by a shell when a dump was written.
+    pub(crate) on_hang: Option<String>,
+}
+
+impl WatchPlan {
+    pub(super) fn new(arguments: WatchArguments) -> Result<Self, Failure> {
+        if arguments.pid.is_empty() {
+            return Err(Failure::usage(
+                "nothing says which job to watch",
+                "--pid PID names the trainer, or the launcher of several",
+            ));
+        }
+        if !(arguments.times.is_finite() && arguments.times >= 1.0) {
+            return Err(Failure::usage(
+                format!("--times {} is out of range", arguments.times),
+                "a hang lasts longer than a step: 1 at least, 20 without the option",
+            ));
+        }
+        let duration = arguments.duration.as_deref();
+        Ok(Self {
+            look: LookPlan {
+                pids: arguments.pid,
+                tree: true,
+                locals: false,
+                native: true,
+                nonblocking: arguments.nonblocking,
+                ras: true,
+                redaction: redaction(arguments.no_redact),
+                rules: Rules::read(arguments.rules.as_deref())?,
+            },
+            every: parse_duration_of("--every", &arguments.every)?,
+            after: parse_duration_of("--after", &arguments.after)?,
+            times: arguments.times,
+            duration: duration
+                .map(|text| parse_duration_of("--duration", text))
+                .transpose()?,
+            once: arguments.once,
+            output: arguments.output,
+            on_hang: arguments.on_hang,
+        })
+    }
+}

@@ -1,0 +1,512 @@
+//! `torchspy dump` of a job: answers of many machines, or many processes of this one, and what NCCL
+//! reports of them.
+//!
+//! Machines are stood in for by a command that prints a recorded answer, fails or does not end;
+//! NCCL by a server that answers as its source says (src/ras/client_support.cc of 2.30.7).
+
+use crate::faults::{TORCHSPY, Target, any_python, marked, program};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Instant;
+
+fn dump(arguments: &[&str]) -> Output {
+    Command::new(TORCHSPY)
+        .arg("dump")
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn text(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn said(output: &Output) -> String {
+    assert!(!output.status.success());
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A real answer: three Gloo ranks, of which the last waits for a worker that hangs.
+fn recorded() -> Value {
+    let path = format!(
+        "{}/tests/fixtures/dump/ranks.json",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// The process of the recorded answer with this rank, or the worker that hangs.
+fn recorded_process(is_it: impl Fn(&Value) -> bool) -> Value {
+    let answer = recorded();
+    let processes = answer["looks"][0]["processes"].as_array().unwrap();
+    processes.iter().find(|each| is_it(each)).unwrap().clone()
+}
+
+/// Answers of `machines` with eight ranks each, made from the recorded one: one rank is where its
+/// last was, and all others where its first was.
+fn simulate(folder: &Path, machines: u64, odd: u64) {
+    let first = recorded_process(|each| each["rank"] == 0);
+    let last = recorded_process(|each| each["rank"] == 2);
+    let worker = recorded_process(|each| {
+        let at = &each["threads"][0]["at"]["function"];
+        each["role"] == "dataloader_worker" && at == "Rows.__getitem__"
+    });
+    for machine in 0..machines {
+        let mut processes = Vec::new();
+        for local in 0..8 {
+            let rank = machine * 8 + local;
+            let pid = 1000 + local;
+            let mut process = if rank == odd {
+                last.clone()
+            } else {
+                first.clone()
+            };
+            process["rank"] = json!(rank);
+            process["world_size"] = json!(machines * 8);
+            process["pid"] = json!(pid);
+            processes.push(process);
+            if rank == odd {
+                let mut worker = worker.clone();
+                worker["trainer_pid"] = json!(pid);
+                processes.push(worker);
+            }
+        }
+        let mut answer = recorded();
+        answer["host"] = json!(format!("node{machine:03}"));
+        answer["looks"][0]["processes"] = json!(processes);
+        let file = folder.join(format!("node{machine:03}.json"));
+        std::fs::write(file, serde_json::to_vec(&answer).unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn a_thousand_ranks_have_one_short_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    simulate(folder.path(), 125, 512);
+    let path = folder.path().to_str().unwrap();
+    let begun = Instant::now();
+    let shown = text(&dump(&["--from", path]));
+    println!("1,000 answers: {:.2} s", begun.elapsed().as_secs_f64());
+    for line in [
+        "1,000 ranks on 125 machines",
+        "ranks 0-511, 513-999 wait in a collective that rank 512 is not in",
+        "  rank 512, pid 1000 on node064: waits for the DataLoader queue at hang_ranks.py:",
+        "    its DataLoader worker: thread ",
+        "  rank 512 (on node064) differs: ",
+        "  ranks 0-511, 513-999: all_reduce (DDP bucket) at hang_ranks.py:",
+        "    rank 512: main (hang_ranks.py:",
+        "    ranks 0-511, 513-999: main (hang_ranks.py:",
+    ] {
+        assert!(shown.contains(line), "{line}\n{shown}");
+    }
+    assert!(shown.lines().count() < 30, "{shown}");
+    assert!(shown.find("rank 512").unwrap() < shown.find("ranks 0-511, 513-999: all").unwrap());
+
+    let whole: Value = serde_json::from_str(&text(&dump(&["--json", "--from", path]))).unwrap();
+    assert_eq!(whole["hosts"].as_array().unwrap().len(), 125);
+    assert_eq!(whole["waited_for"], "ranks");
+    assert_eq!(
+        whole["awaited"],
+        json!([{"rank": 512, "host": "node064", "pid": 1000}])
+    );
+    assert_eq!(whole["ranks"][1]["ranks"].as_array().unwrap().len(), 999);
+    assert_eq!(whole["ranks"][0]["because"][0]["host"], "node064");
+    // What a job's dump holds can be read again.
+    let file = folder.path().join("job.txt");
+    std::fs::write(&file, whole.to_string()).unwrap();
+    let again = text(&dump(&["--from", file.to_str().unwrap()]));
+    let from_ranks = |text: &str| text[text.find("RANKS").unwrap()..].to_owned();
+    assert_eq!(from_ranks(&again), from_ranks(&shown));
+}
+
+#[test]
+fn what_is_not_there_is_named_and_the_rest_is_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    simulate(folder.path(), 4, 99);
+    std::fs::remove_file(folder.path().join("node002.json")).unwrap();
+    std::fs::write(folder.path().join("node004.json"), "{\"schema\": 1, \"loo").unwrap();
+    std::fs::write(
+        folder.path().join("node005.json"),
+        "{\"schema\": 9, \"looks\": []}",
+    )
+    .unwrap();
+    let shown = text(&dump(&["--from", folder.path().to_str().unwrap()]));
+    for line in [
+        "24 ranks of 32 on 3 machines",
+        "node004.json: it is no answer of torchspy dump --json",
+        "node005.json: it is of version 9 of the schema",
+        "not found: ranks 16-23",
+        "all ranks that were found wait in collectives: for ranks 16-23, which have ended",
+    ] {
+        assert!(shown.contains(line), "{line}\n{shown}");
+    }
+    let nothing = tempfile::tempdir().unwrap();
+    let none = said(&dump(&["--from", nothing.path().to_str().unwrap()]));
+    assert!(
+        none.contains("error: ") && none.contains("hint: "),
+        "{none}"
+    );
+}
+
+/// A command that stands in for ssh: by the host's name it prints an answer, fails, or hangs.
+const BY_HOST: &str = "sh -c 'case $0 in \
+     slow) exec sleep 60;; \
+     bad) echo error: no trainer runs here >&2; exit 1;; \
+     gone) echo ssh: connect to host gone: No route to host >&2; exit 255;; \
+     *) exec cat FOLDER/$0.json;; esac' {host}";
+
+#[test]
+fn hosts_are_asked_by_a_command_and_none_holds_up_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    simulate(folder.path(), 3, 9);
+    let via = BY_HOST.replace("FOLDER", folder.path().to_str().unwrap());
+    let list = folder.path().join("hosts");
+    std::fs::write(
+        &list,
+        "node000\nslow\nbad # of late\nnode001\ngone\nnode002\n",
+    )
+    .unwrap();
+    let hosts = format!("@{}", list.display());
+    let shown = text(&dump(&[
+        "--hosts",
+        &hosts,
+        "--via",
+        &via,
+        "--timeout",
+        "1s",
+    ]));
+    for line in [
+        "24 ranks on 3 machines",
+        "no answer from slow: no answer within 1 s",
+        "no answer from bad: no trainer runs here",
+        "no answer from gone: ssh: connect to host gone: No route to host",
+        "rank 9, pid 1001 on node001: waits for the DataLoader queue",
+    ] {
+        assert!(shown.contains(line), "{line}\n{shown}");
+    }
+    let none = said(&dump(&["--hosts", "bad", "--via", &via]));
+    assert!(
+        none.contains("error: none of 1 machine answered (bad: no trainer runs here)")
+            && none.contains("hint: "),
+        "{none}"
+    );
+    let missing = said(&dump(&["--hosts", "a", "--via", "/does/not/exist {host}"]));
+    assert!(missing.contains("cannot run /does/not/exist"), "{missing}");
+}
+
+#[test]
+fn slurm_names_the_nodes_and_runs_it_there() {
+    let folder = tempfile::tempdir().unwrap();
+    simulate(folder.path(), 2, 9);
+    let write = |name: &str, script: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    // As squeue(1), scontrol(1) and srun(1) of Slurm 24 document them.
+    write(
+        "squeue",
+        "[ \"$*\" = '--noheader --jobs 42 --format %N' ] && echo 'node[000-001]'",
+    );
+    write(
+        "scontrol",
+        "[ \"$*\" = 'show hostnames node[000-001]' ] && printf 'node000\\nnode001\\n'",
+    );
+    write(
+        "srun",
+        "echo \"$*\" >> $0.log; for each; do case $each in --nodelist=*) exec cat $(dirname $0)/${each#*=}.json;; esac; done",
+    );
+    let path = format!(
+        "{}:{}",
+        folder.path().display(),
+        std::env::var("PATH").unwrap()
+    );
+    let run = |job: &str| {
+        Command::new(TORCHSPY)
+            .args(["dump", "--job", job])
+            .env("PATH", &path)
+            .output()
+            .unwrap()
+    };
+    let shown = text(&run("42"));
+    assert!(shown.contains("16 ranks on 2 machines"), "{shown}");
+    assert!(shown.contains("rank 9 is not in"), "{shown}");
+    let log = std::fs::read_to_string(folder.path().join("srun.log")).unwrap();
+    assert!(
+        log.contains(
+            "--jobid=42 --overlap --nodes=1 --ntasks=1 --nodelist=node000 torchspy dump --json --all-trainers --job 42"
+        ),
+        "{log}"
+    );
+    let other = said(&run("43"));
+    assert!(
+        other.contains("squeue") && other.contains("hint: --hosts"),
+        "{other}"
+    );
+}
+
+#[test]
+fn a_folder_of_recordings_names_the_machines() {
+    let folder = tempfile::tempdir().unwrap();
+    let none = said(&dump(&["--job", folder.path().to_str().unwrap()]));
+    assert!(
+        none.contains("names a machine") && none.contains("hint: "),
+        "{none}"
+    );
+    let recording = format!(
+        "{}/tests/fixtures/recording/v2.tspy",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    std::fs::copy(recording, folder.path().join("a.tspy")).unwrap();
+    let via = "sh -c 'echo error: asked $0: $* >&2; exit 1' {host}";
+    let asked = said(&dump(&[
+        "--job",
+        folder.path().to_str().unwrap(),
+        "--via",
+        via,
+    ]));
+    assert!(
+        asked.contains("asked ") && asked.contains(": torchspy dump --json --all-trainers"),
+        "{asked}"
+    );
+    assert!(!asked.contains("--job"), "{asked}");
+}
+
+/// Ranks on this machine that no other test's `--job` finds.
+fn ranks(count: usize, name: &str, variables: &[(&str, &str)]) -> Option<(Target, String)> {
+    let python = any_python()?;
+    let job = format!("{name}-{}", std::process::id());
+    let mut command = Command::new(python);
+    command
+        .args([program("waiting_ranks.py"), count.to_string()])
+        .env("TORCHELASTIC_RUN_ID", &job)
+        .envs(variables.iter().copied());
+    let mut target = Target::spawn(&mut command);
+    target.ready = target.expect("ready");
+    Some((target, job))
+}
+
+#[test]
+fn all_processes_of_a_job_on_this_machine() {
+    let Some((target, job)) = ranks(64, "many", &[]) else {
+        return;
+    };
+    let begun = Instant::now();
+    let shown = text(&dump(&[
+        "--hosts",
+        "here",
+        "--via",
+        "env HOST={host}",
+        "--program",
+        TORCHSPY,
+        "--job",
+        &job,
+        "--timeout",
+        "60s",
+    ]));
+    println!("64 processes: {:.2} s", begun.elapsed().as_secs_f64());
+    let (read, lock) = (
+        marked("waiting_ranks.py", "read"),
+        marked("waiting_ranks.py", "lock"),
+    );
+    let last = &target.ready[63];
+    for line in [
+        "64 ranks on 1 machine, in ".to_owned(),
+        format!("rank 63 (on here) differs: waits: read at waiting_ranks.py:{read}"),
+        format!("ranks 0-62: waits for threading.Lock `lock` at waiting_ranks.py:{lock}"),
+    ] {
+        assert!(shown.contains(&line), "{line}\n{shown}");
+    }
+    let here: Value =
+        serde_json::from_str(&text(&dump(&["--all-trainers", "--json", "--job", &job]))).unwrap();
+    assert!(!here["host"].as_str().unwrap().is_empty());
+    let processes = here["looks"][0]["processes"].as_array().unwrap();
+    let pid = |rank: u64| {
+        let of = processes.iter().find(|each| each["rank"] == rank);
+        of.unwrap()["pid"].to_string()
+    };
+    assert_eq!(&pid(63), last);
+    let other = said(&dump(&["--all-trainers", "--job", "no-such-job"]));
+    assert!(
+        other.contains("no trainer of job no-such-job runs here"),
+        "{other}"
+    );
+}
+
+#[test]
+fn several_processes_are_dumped_together() {
+    let Some((target, _)) = ranks(3, "several", &[]) else {
+        return;
+    };
+    let [first, second, third] = &target.ready[..] else {
+        panic!("{:?}", target.ready)
+    };
+    let shown = text(&dump(&["--pid", first, "--pid", third]));
+    assert!(
+        shown.contains("RANKS") && shown.contains("rank 2"),
+        "{shown}"
+    );
+    assert!(!shown.contains(&format!("pid {second}")), "{shown}");
+    // One that has ended does not hide the others.
+    let gone = i32::MAX.to_string();
+    let shown = text(&dump(&["--pid", &gone, "--pid", first]));
+    assert!(
+        shown.contains("rank 0") && shown.contains(&format!("no process {gone}")),
+        "{shown}"
+    );
+    assert!(said(&dump(&["--pid", &gone, "--pid", &gone])).contains("there is no process"));
+}
+
+#[test]
+fn what_excludes_each_other_is_an_error() {
+    for arguments in [
+        &[][..],
+        &["--pid", "1", "--all-trainers"],
+        &["--from", "x.json", "--hosts", "a"],
+        &["--hosts", ""],
+        &["--hosts", "a", "--via", "ssh"],
+        &["--hosts", "a", "--timeout", "soon"],
+        &["--hosts", "a", "--locals"],
+        &["--job", "--x"],
+        &["--job", "a;b"],
+    ] {
+        let output = dump(arguments);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?} {said}");
+        assert!(
+            said.contains("error: ") && said.contains("hint: "),
+            "{said}"
+        );
+    }
+}
+
+/// A server that answers as NCCL's RAS does: the handshake line by line, then `status`, and the
+/// connection's end. Serves as many clients as come.
+fn nccl_ras(status: impl Fn() -> String + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            for line in BufReader::new(stream.try_clone().unwrap()).lines() {
+                let line = line.unwrap_or_default();
+                let reply = match line.split(' ').next().unwrap() {
+                    "CLIENT" => "SERVER PROTOCOL 2\n".to_owned(),
+                    "TIMEOUT" | "SET" => "OK\n".to_owned(),
+                    "STATUS" => status(),
+                    _ => break,
+                };
+                let _ = stream.write_all(reply.as_bytes());
+                if line == "STATUS" {
+                    break;
+                }
+            }
+        }
+    });
+    address
+}
+
+/// NCCL's JSON for three ranks of which one is behind, with the keys and the order of
+/// `rasDumpCommsToJSON`.
+fn status(pids: &[String]) -> String {
+    let rank = |rank: usize, count: u64| {
+        json!({
+            "rank": rank, "host": "127.0.0.1", "pid": pids[rank].parse::<i64>().unwrap(), "cuda_dev": rank, "nvml_dev": rank,
+            "status": {"init_state": 0, "async_error": 0, "finalize_called": false, "destroy_flag": false, "abort_flag": false},
+            "collective_counts": {"Broadcast": 2, "Reduce": 0, "AllGather": 0, "ReduceScatter": 0, "AllReduce": count},
+        })
+    };
+    let status = json!({
+        "nccl_version": "2.30.7", "cuda_runtime_version": 13000, "cuda_driver_version": 13000,
+        "timestamp": "2026-06-11 11:44:19", "communicators_count": 1,
+        "communicators": [{
+            "hash": "0xae94423cfbb2ef4a", "secondary_hash": "0x1:0x2", "size": 3, "ranks_count": 3,
+            "missing_ranks_count": 0, "ranks": [rank(0, 1024), rank(1, 1024), rank(2, 1023)], "missing_ranks": [],
+        }],
+        "ras": {"collection_time_sec": 0.001, "timeouts_count": 0},
+    });
+    serde_json::to_string_pretty(&status).unwrap()
+}
+
+#[test]
+fn nccl_says_which_rank_has_launched_less_and_our_stack_where_it_is() {
+    let pids = std::sync::Arc::new(std::sync::Mutex::new(Vec::<String>::new()));
+    let known = pids.clone();
+    let address = nccl_ras(move || status(&known.lock().unwrap()));
+    let variables = [("NCCL_RAS_ADDR", address.as_str())];
+    let Some((target, job)) = ranks(3, "nccl", &variables) else {
+        return;
+    };
+    pids.lock().unwrap().clone_from(&target.ready);
+    let read = marked("waiting_ranks.py", "read");
+    let pid = &target.ready[2];
+    let lines = [
+        format!("NCCL RAS ({address}, NCCL 2.30.7)"),
+        "communicator 0xae94423cfbb2ef4a of 3 ranks: rank 2 has launched 1,023 AllReduce, 2 others 1,024".to_owned(),
+        format!("rank 2: pid {pid} on 127.0.0.1: waits: read at waiting_ranks.py:{read}"),
+    ];
+    let tree = target.pid().to_string();
+    let local = text(&dump(&["--tree", "--pid", &tree]));
+    let via = "env HOST={host}";
+    let of_job = text(&dump(&[
+        "--hosts",
+        "a",
+        "--via",
+        via,
+        "--program",
+        TORCHSPY,
+        "--job",
+        &job,
+        "--timeout",
+        "60s",
+    ]));
+    for line in &lines {
+        assert!(local.contains(line), "{line}\n{local}");
+        assert!(of_job.contains(line), "{line}\n{of_job}");
+    }
+    let without = text(&dump(&["--tree", "--no-ras", "--pid", &tree]));
+    assert!(!without.contains("NCCL"), "{without}");
+}
+
+#[test]
+fn why_nccl_says_nothing_where_it_is_in_use() {
+    let free = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string();
+    let strangers = nccl_ras(|| status(&["1".to_owned(), "1".to_owned(), "1".to_owned()]));
+    let broken = nccl_ras(|| "{\"communicators\": [[[".to_owned());
+    for (variables, why) in [
+        (
+            &[("NCCL_RAS_ADDR", free.as_str())][..],
+            "nothing listens there",
+        ),
+        (
+            &[("NCCL_RAS_ADDR", strangers.as_str())],
+            "another job answers there",
+        ),
+        (&[("NCCL_RAS_ADDR", broken.as_str())], "is not understood"),
+        (
+            &[("NCCL_RAS_ADDR", free.as_str()), ("NCCL_RAS_ENABLE", "0")],
+            "it is off (NCCL_RAS_ENABLE=0)",
+        ),
+    ] {
+        let Some((target, _)) = ranks(1, "off", variables) else {
+            return;
+        };
+        let shown = text(&dump(&["--pid", &target.ready[0]]));
+        let line = shown.lines().find(|line| line.starts_with("NCCL RAS ("));
+        assert!(line.unwrap_or_default().contains(why), "{why}\n{shown}");
+    }
+    let Some((target, _)) = ranks(1, "none", &[]) else {
+        return;
+    };
+    assert!(!text(&dump(&["--pid", &target.ready[0]])).contains("NCCL"));
+}

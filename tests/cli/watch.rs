@@ -1,0 +1,172 @@
+//! `torchspy watch`: what is a hang, what is none, and what is done about one. Those of real ranks
+//! are in tests/torch.
+
+use crate::faults::{TORCHSPY, Target, any_python, marked, program};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn ranks(count: usize, how: &str) -> Option<Target> {
+    let python = any_python()?;
+    let mut command = Command::new(python);
+    command.args([&program("waiting_ranks.py"), &count.to_string(), how]);
+    let mut target = Target::spawn(&mut command);
+    target.ready = target.expect("ready");
+    Some(target)
+}
+
+fn watch(pids: &[String], folder: &Path, options: &[&str]) -> Output {
+    Command::new(TORCHSPY)
+        .args(["watch", "--after", "300ms", "--every", "50ms"])
+        .args(pids.iter().flat_map(|pid| ["--pid", pid]))
+        .args(options)
+        .current_dir(folder)
+        .output()
+        .unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn files(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_hang_is_dumped_and_a_command_runs() {
+    let Some(target) = ranks(2, "lock") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let command = "cp $TORCHSPY_DUMP copy; echo \"$TORCHSPY_HANG, $TORCHSPY_PID\" > why; test -s $TORCHSPY_DUMP_JSON; exit 3";
+    let pids = &target.ready;
+    let once = ["--once", "--duration", "50s", "-o", "hang"];
+    let output = watch(
+        pids,
+        folder.path(),
+        &[&once[..], &["--on-hang", command]].concat(),
+    );
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("watching 2 trainers") && said.contains("a hang: "),
+        "{said}"
+    );
+    assert!(
+        said.contains("warning: --on-hang ended with exit status: 3"),
+        "{said}"
+    );
+    assert_eq!(
+        files(folder.path()),
+        ["copy", "hang.json", "hang.txt", "why"]
+    );
+    let line = marked("waiting_ranks.py", "lock");
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    let why = read("why");
+    assert!(
+        why.contains(&format!("at waiting_ranks.py:{line}, {}", pids[0])),
+        "{why}"
+    );
+    let text = read("hang.txt");
+    let begins = text.starts_with("HANG: no training thread moved for ");
+    assert!(begins && text.contains("RANKS"), "{text}");
+    assert_eq!(text, read("copy"));
+    let json: Value = serde_json::from_str(&read("hang.json")).unwrap();
+    assert_eq!(json["looks"][0]["ranks"].as_array().unwrap().len(), 1);
+    // The next one does not replace it.
+    watch(pids, folder.path(), &once);
+    assert!(
+        folder.path().join("hang-2.txt").exists(),
+        "{:?}",
+        files(folder.path())
+    );
+}
+
+/// Watches for some seconds, and expects no hang, but this reason.
+fn no_hang(target: &Target, why: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let output = watch(&target.ready, folder.path(), &["--duration", "3s"]);
+    let said = said(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(!said.contains("a hang: "), "{said}");
+    let is_judged = said.contains("it is no hang as far as can be told");
+    assert!(is_judged && said.contains(why), "{why}\n{said}");
+    assert_eq!(files(folder.path()), [""; 0]);
+}
+
+#[test]
+fn what_goes_on_by_itself_is_no_hang() {
+    for (how, why) in [
+        ("sleep", "rank 1 waits: "),
+        ("compute", "rank 1 "),
+        ("timed", "rank 1 waits for threading.Lock"),
+        ("held", "rank 1 waits for a thread that waits: "),
+    ] {
+        let Some(target) = ranks(2, how) else {
+            return;
+        };
+        no_hang(&target, why);
+    }
+}
+
+#[test]
+fn what_is_stopped_is_no_hang() {
+    let Some(target) = ranks(2, "lock") else {
+        return;
+    };
+    let stopped = Pid::from_raw(target.ready[1].parse().unwrap());
+    kill(stopped, Signal::SIGSTOP).unwrap();
+    no_hang(&target, "rank 1 is stopped");
+    kill(stopped, Signal::SIGCONT).unwrap();
+}
+
+#[test]
+fn it_ends_with_the_job() {
+    let Some(mut target) = ranks(1, "sleep") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let mut watching = Command::new(TORCHSPY)
+        .args(["watch", "--pid", &target.ready[0], "--every", "20ms"])
+        .current_dir(folder.path())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(watching.stderr.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert!(first.contains("watching 1 trainer"), "{first}");
+    target.close_input();
+    target.wait();
+    assert_eq!(lines.last().unwrap().unwrap(), "the job has ended");
+    assert!(watching.wait().unwrap().success());
+}
+
+#[test]
+fn what_cannot_be_watched_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let gone = watch(&[i32::MAX.to_string()], folder.path(), &[]);
+    assert_eq!(gone.status.code(), Some(1));
+    assert!(
+        said(&gone).contains("there is no process"),
+        "{}",
+        said(&gone)
+    );
+    for wrong in [
+        &["watch"][..],
+        &["watch", "--pid", "1", "--times", "0"],
+        &["watch", "--pid", "1", "--after", "x"],
+    ] {
+        let output = Command::new(TORCHSPY).args(wrong).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        assert!(said(&output).contains("hint: "));
+    }
+}
