@@ -247,6 +247,15 @@ impl Plan {
             Subcommands::Report(arguments) if arguments.file.is_dir() => {
                 Plan::ReportJob(JobPlan::new(arguments)?)
             }
+            Subcommands::Report(arguments) if arguments.mesh.is_some() => {
+                return Err(Failure::usage(
+                    format!(
+                        "--mesh is of a job, and {} is no folder",
+                        arguments.file.display()
+                    ),
+                    "torchspy report DIR for all recordings of a job",
+                ));
+            }
             Subcommands::Report(arguments) => Plan::Report(ReportPlan {
                 regions: regions::parse(&arguments.attribution.region)?,
                 rules: Rules::read(arguments.attribution.rules.as_deref())?,

@@ -16,6 +16,8 @@ struct Options {
     /// The rank that the recording of the real job's slow rank becomes; others never do.
     straggler: Option<u32>,
     slow_rank: Option<u32>,
+    /// Each rank becomes what it is in the real job.
+    same: bool,
     /// Wall clocks of hosts are off by up to this, and drift by up to that.
     offset_ms: f64,
     drift_ppm: f64,
@@ -72,17 +74,20 @@ fn main() {
     let (slow_bases, plain): (Vec<_>, Vec<_>) = bases.iter().partition(|base| is_slow(base.0));
     let mut random = 7_u64;
     let mut truth = Vec::new();
+    let first = &bases[0].1;
+    let origin_wall_ns = first.run.started_wall_ns + first.start_ns - first.run.started_ns;
     for host in 0..options.ranks.div_ceil(options.ranks_per_host) {
         // The first host is not off: the truth is relative to it.
         let off = if host == 0 { 0.0 } else { 1.0 };
         let clock = Clock {
-            origin_ns: bases[0].1.start_ns,
+            origin_ns: first.start_ns,
             booted_ns: 1_000_000_000_000 + u64::from(host) * 77_000_000_000,
             drift: off * options.drift_ppm / 1e6 * signed(&mut random),
             wall_offset_ns: (off * options.offset_ms * 1e6 * signed(&mut random)) as i64,
         };
         truth.push(serde_json::json!({
             "host": format!("node{host:04}"),
+            "origin_wall_ns": origin_wall_ns,
             "ahead_at_start_ms": clock.wall_offset_ns as f64 / 1e6,
             "drift_ppm": clock.drift * 1e6,
         }));
@@ -90,9 +95,11 @@ fn main() {
             if rank >= options.ranks || options.missing.contains(&rank) {
                 continue;
             }
-            let base = match options.straggler == Some(rank) {
-                true => &slow_bases[0].1,
-                false => &plain[rank as usize % plain.len()].1,
+            let own = bases.iter().find(|base| options.same && base.0 == rank);
+            let base = match (own, options.straggler == Some(rank)) {
+                (Some(own), _) => &own.1,
+                (None, true) => &slow_bases[0].1,
+                (None, false) => &plain[rank as usize % plain.len()].1,
             };
             let path = options.to.join(format!("node{host:04}-{rank:05}.tspy"));
             write(&path, base, rank, &options, clock, host);
@@ -226,6 +233,7 @@ fn options() -> Options {
         to: value("--to").expect("--to DIR").into(),
         ranks: number("--ranks").unwrap_or(1000.0) as u32,
         ranks_per_host: number("--ranks-per-host").unwrap_or(8.0) as u32,
+        same: arguments.iter().any(|argument| argument == "--same"),
         straggler: number("--straggler").map(|rank| rank as u32),
         slow_rank: number("--slow-rank").map(|rank| rank as u32),
         offset_ms: number("--offset-ms").unwrap_or(30.0),

@@ -115,6 +115,8 @@ fn a_folder_without_recordings_and_options_of_one_recording_are_refused() {
     assert!(text.contains("has no recordings"), "{text}");
     let text = refused(&["--by", "op"]);
     assert!(text.contains("--by is of one recording"), "{text}");
+    let text = refused(&["--mesh", "dp"]);
+    assert!(text.contains("a dimension is NAME=SIZE"), "{text}");
     let text = refused(&["--csv", "functions"]);
     assert!(text.contains("its tables are ranks, clocks"), "{text}");
 }

@@ -23,7 +23,7 @@ use crate::model::reduction::Reduction;
 use clocks::{Clock, clocks, wall_offset_ns};
 use mesh::{Group, Mesh, groups};
 use ranks::{Names, Rank, fold};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Reverse;
 use stragglers::{Compared, compare};
 
@@ -163,24 +163,19 @@ impl Folded {
         }
     }
 
-    /// By name, in whatever order they were added.
+    /// Recordings whose ranks are reported on, by name, in whatever order they were added.
     fn sort_recordings(&mut self) {
-        let all = std::mem::take(&mut self.recordings)
-            .into_iter()
-            .zip(&self.offsets);
-        let mut all: Vec<_> = all
-            .map(|(facts, &offset)| (facts, offset))
-            .enumerate()
-            .collect();
+        let used: FxHashSet<usize> = self.ranks.iter().map(|rank| rank.recording).collect();
+        let all = std::mem::take(&mut self.recordings);
+        let mut all: Vec<_> = all.into_iter().zip(&self.offsets).enumerate().collect();
+        all.retain(|(old, _)| used.contains(old));
         all.sort_by(|(_, a), (_, b)| a.0.file.cmp(&b.0.file));
-        let new: FxHashMap<usize, usize> = all
-            .iter()
-            .enumerate()
-            .map(|(new, (old, _))| (*old, new))
-            .collect();
-        (self.recordings, self.offsets) = all.into_iter().map(|(_, each)| each).unzip();
+        let numbers = all.iter().enumerate().map(|(new, (old, _))| (*old, new));
+        let numbers: FxHashMap<usize, usize> = numbers.collect();
+        let all = all.into_iter().map(|(_, (facts, &offset))| (facts, offset));
+        (self.recordings, self.offsets) = all.unzip();
         for rank in &mut self.ranks {
-            rank.recording = new.get(&rank.recording).copied().unwrap_or(0);
+            rank.recording = numbers.get(&rank.recording).copied().unwrap_or(0);
         }
         self.left_out
             .sort_by(|a, b| (&a.file, &a.why).cmp(&(&b.file, &b.why)));

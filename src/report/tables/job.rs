@@ -242,6 +242,8 @@ pub struct ClockRow {
     pub error_ms: Option<f64>,
     /// By how much more each second, parts per million.
     pub drift_ppm: Option<f64>,
+    /// The middle of the run by its own wall clock, ns since 1970.
+    pub middle_ns: Option<i64>,
     /// Steps whose ends were compared.
     pub steps: usize,
 }
@@ -272,6 +274,7 @@ fn clock_row(job: &Job, clock: &Clock) -> ClockRow {
         ahead_ms: error_ms.map(|_| clock.ahead_s * 1e3),
         error_ms,
         drift_ppm: error_ms.map(|_| clock.drift * 1e6),
+        middle_ns: error_ms.map(|_| clock.middle_ns),
         steps,
     }
 }
@@ -285,5 +288,8 @@ pub const CLOCKS: &[Column<ClockRow>] = &[
     Column::data(Kind::Number, "ahead_ms", |row| number(row.ahead_ms)),
     Column::data(Kind::Number, "error_ms", |row| number(row.error_ms)),
     Column::data(Kind::Number, "drift_ppm", |row| number(row.drift_ppm)),
+    Column::data(Kind::Id, "middle_ns", |row| {
+        row.middle_ns.map_or(Value::None, Value::Count)
+    }),
     Column::data(Kind::Count, "steps", |row| Value::Count(row.steps as i64)),
 ];

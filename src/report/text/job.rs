@@ -153,7 +153,7 @@ fn arrives_last(out: &mut String, row: &StragglerRow, found: &Straggler, group: 
     if let Some(change) = &row.change {
         let word = if change.began { "since" } else { "until" };
         let text = format!(
-            "{word} step {} ({} to {}), {}; by chance: {}",
+            "{word} step {} ({} to {}), {}; probability by chance {}",
             change.step,
             change.step_low,
             change.step_high,
