@@ -359,7 +359,8 @@ pub(crate) struct ReportArguments {
     /// Print JSON, by the schema in docs/schema
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print the page, as HTML: timeline, flamegraph and tables of any interval
+    /// Print the page, as HTML: timeline, flamegraph and tables of any interval; of a job, heatmap
+    /// of ranks and steps
     #[arg(long, conflicts_with_all = ["json", "csv", "itwinai", "full", "top", "by"])]
     pub(crate) html: bool,
     /// Print all rows of one table as CSV: functions, operators, modules, waits and others
@@ -407,17 +408,21 @@ pub(crate) struct ReportArguments {
 const CONVERT_AFTER_HELP: &str = "\
 Examples:
   torchspy convert run.tspy -o run.speedscope.json
-  torchspy convert run.tspy -o modules.svg --by module";
+  torchspy convert run.tspy -o modules.svg --by module
+  torchspy convert runs/42 -o job.html         # all ranks of a job";
 
 #[derive(Debug, Args)]
 pub(crate) struct ConvertArguments {
-    /// The recording
-    #[arg(value_name = "FILE")]
+    /// The recording; or the folder of all recordings of a job, for a page of the job
+    #[arg(value_name = "FILE|DIR")]
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) output: OutputArguments,
     #[command(flatten)]
     pub(crate) interval: IntervalArguments,
+    /// Of a job: sizes of its parallel dimensions, as report has them
+    #[arg(long, value_name = "NAME=SIZE,…", value_parser = Mesh::parse)]
+    pub(crate) mesh: Option<Mesh>,
     /// Draw only threads whose name matches
     #[arg(long, value_name = "REGEX")]
     pub(crate) threads: Option<String>,

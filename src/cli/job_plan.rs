@@ -1,7 +1,8 @@
-//! The validated plan of `torchspy report DIR`, free of clap.
+//! The validated plans of `torchspy report DIR` and `torchspy convert DIR`, free of clap.
 
-use super::args::ReportArguments;
+use super::args::{ByName, ColorName, ConvertArguments, ReportArguments};
 use super::failure::Failure;
+use super::formats::Format;
 use super::regions;
 use super::rules::Rules;
 use crate::analysis::job::Job;
@@ -9,7 +10,7 @@ use crate::analysis::job::mesh::Mesh;
 use crate::model::region::Region;
 use crate::report::table::Sheet;
 use crate::report::tables::job::{CLOCKS, RANKS, clocks, ranks};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Builds a table of a job.
 pub(crate) type MakeOfJob = fn(&Job) -> Sheet;
@@ -23,6 +24,7 @@ const TABLES: &[(&str, MakeOfJob)] = &[
 pub(crate) struct JobPlan {
     pub(crate) folder: PathBuf,
     pub(crate) json: bool,
+    pub(crate) html: bool,
     /// A table, printed alone as CSV.
     pub(crate) csv: Option<MakeOfJob>,
     /// All ranks and files are listed.
@@ -37,7 +39,6 @@ pub(crate) struct JobPlan {
 impl JobPlan {
     pub(super) fn new(arguments: ReportArguments) -> Result<Self, Failure> {
         let of_one = [
-            ("--html", arguments.html),
             ("--itwinai", arguments.itwinai),
             ("--top", arguments.top.is_some()),
             ("--skip-steps", arguments.skip_steps.is_some()),
@@ -47,17 +48,10 @@ impl JobPlan {
             ("--by", arguments.by.is_some()),
             ("--github-summary", arguments.github_summary),
         ];
-        if let Some((option, _)) = of_one.iter().find(|(_, is_set)| *is_set) {
-            return Err(Failure::usage(
-                format!(
-                    "{option} is of one recording, and {} is a folder",
-                    arguments.file.display()
-                ),
-                "torchspy report FILE for one of its recordings",
-            ));
-        }
+        refuse(&of_one, "report", &arguments.file)?;
         Ok(Self {
             json: arguments.json,
+            html: arguments.html,
             csv: arguments.csv.as_deref().map(table).transpose()?,
             full: arguments.full,
             mesh: arguments.mesh,
@@ -66,6 +60,90 @@ impl JobPlan {
             confidential: arguments.confidential.confidential,
             folder: arguments.file,
         })
+    }
+}
+
+/// What a job's recordings are converted into.
+#[derive(Debug)]
+pub(crate) struct JobConvertPlan {
+    pub(crate) job: JobPlan,
+    /// `None`: standard output.
+    pub(crate) output: Option<PathBuf>,
+    /// A file that is there is replaced.
+    pub(crate) force: bool,
+    /// The output is opened at the end.
+    pub(crate) open: bool,
+}
+
+impl JobConvertPlan {
+    pub(super) fn new(arguments: ConvertArguments) -> Result<Self, Failure> {
+        let drawing = &arguments.drawing;
+        let of_one = [
+            ("--threads", arguments.threads.is_some()),
+            ("--gpu-idle", arguments.gpu_idle),
+            ("--from", arguments.interval.from.is_some()),
+            ("--to", arguments.interval.to.is_some()),
+            ("--plumbing", drawing.plumbing),
+            ("--python-only", drawing.python_only),
+            ("--by module", drawing.by == ByName::Module),
+            ("--color gpu", drawing.color == ColorName::Gpu),
+            ("--idle", drawing.idle),
+            ("--function", drawing.function),
+            ("--nolineno", drawing.nolineno),
+            ("--full-filenames", drawing.full_filenames),
+            ("--source", drawing.source),
+            ("--editor", drawing.editor.is_some()),
+        ];
+        refuse(&of_one, "convert", &arguments.file)?;
+        let output = arguments.output.output.unwrap_or_else(|| "-".into());
+        let to_stdout = output == Path::new("-");
+        let format = match arguments.output.format.as_deref() {
+            Some(name) => Format::named(name)?,
+            None if to_stdout => Format::Page,
+            None => Format::of_path(&output)?,
+        };
+        if format != Format::Page {
+            return Err(Failure::usage(
+                format!("a job is not written as .{}", format.extension()),
+                "convert DIR -o job.html, report DIR --json, or convert FILE of one recording",
+            ));
+        }
+        if arguments.output.open && to_stdout {
+            return Err(Failure::usage(
+                "--open opens a file, and the output is standard output",
+                "name a file: -o job.html --open",
+            ));
+        }
+        Ok(Self {
+            job: JobPlan {
+                json: false,
+                html: true,
+                csv: None,
+                full: false,
+                mesh: arguments.mesh,
+                regions: regions::parse(&arguments.attribution.region)?,
+                rules: Rules::read(arguments.attribution.rules.as_deref())?,
+                confidential: arguments.confidential.confidential,
+                folder: arguments.file,
+            },
+            output: (!to_stdout).then_some(output),
+            force: arguments.output.force,
+            open: arguments.output.open,
+        })
+    }
+}
+
+/// Refuses options that are of one recording.
+fn refuse(of_one: &[(&str, bool)], command: &str, folder: &Path) -> Result<(), Failure> {
+    match of_one.iter().find(|(_, is_set)| *is_set) {
+        Some((option, _)) => Err(Failure::usage(
+            format!(
+                "{option} is of one recording, and {} is a folder",
+                folder.display()
+            ),
+            format!("torchspy {command} FILE for one of its recordings"),
+        )),
+        None => Ok(()),
     }
 }
 

@@ -70,6 +70,7 @@ fn dispatch(plan: Plan) -> Result<ExitCode, Failure> {
         Plan::Record(plan) => commands::record::run(*plan),
         Plan::Report(plan) => commands::report::run(&plan),
         Plan::ReportJob(plan) => commands::report_job::run(&plan),
+        Plan::ConvertJob(plan) => commands::report_job::convert(&plan),
         Plan::Convert(plan) => commands::convert::run(&plan),
         Plan::Snapshot(plan) => commands::snapshot::run(plan),
         Plan::View(plan) => commands::view::run(plan),

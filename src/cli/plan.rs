@@ -10,7 +10,7 @@ use super::dump_plan::DumpPlan;
 use super::failure::Failure;
 use super::formats::{self, Format};
 use super::github_summary;
-use super::job_plan::JobPlan;
+use super::job_plan::{JobConvertPlan, JobPlan};
 use super::option_values::{
     parse_duration, parse_duration_of, parse_editor, parse_gpu, parse_max_stopped, parse_ranks,
     parse_rate, parse_regex, parse_snapshot, parse_trigger, redaction,
@@ -42,6 +42,7 @@ pub(crate) enum Plan {
     Report(ReportPlan),
     ReportJob(JobPlan),
     Convert(ConvertPlan),
+    ConvertJob(JobConvertPlan),
     Snapshot(SnapshotPlan),
     Trigger(PathBuf),
     View(ViewPlan),
@@ -294,6 +295,9 @@ impl Plan {
                     }
                 }),
             }),
+            Subcommands::Convert(arguments) if arguments.file.is_dir() => {
+                Plan::ConvertJob(JobConvertPlan::new(arguments)?)
+            }
             Subcommands::Convert(arguments) => Plan::Convert(ConvertPlan::new(arguments)?),
             Subcommands::View(arguments) => Plan::View(ViewPlan {
                 path: arguments.path,
@@ -544,6 +548,12 @@ impl ConvertPlan {
             }
             None => Format::of_path(&output)?,
         };
+        if arguments.mesh.is_some() {
+            return Err(Failure::usage(
+                "--mesh is of a job, and this is one recording",
+                "name the folder of the job's recordings",
+            ));
+        }
         if arguments.output.open && to_stdout {
             return Err(Failure::usage(
                 "--open opens a file, and the output is standard output",
@@ -630,6 +640,7 @@ impl SnapshotPlan {
             interval: arguments.interval,
             threads: None,
             gpu_idle: false,
+            mesh: None,
             attribution: arguments.attribution,
             confidential: arguments.confidential,
             drawing: arguments.drawing,

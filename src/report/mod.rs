@@ -17,6 +17,7 @@ pub mod dump;
 pub mod firefox;
 pub mod flamegraph;
 pub mod folded;
+pub mod job_page;
 pub mod label;
 pub mod markdown;
 mod markers;

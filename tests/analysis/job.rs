@@ -25,19 +25,19 @@ impl Random {
 }
 
 /// A job that is simulated. Every rank has a recording of its own.
-struct Simulated {
-    ranks: u32,
-    ranks_per_host: u32,
-    steps: u64,
+pub(crate) struct Simulated {
+    pub(crate) ranks: u32,
+    pub(crate) ranks_per_host: u32,
+    pub(crate) steps: u64,
     /// The rank that takes so much longer in each step, from a step on.
-    slow: Option<(u32, f64, u64)>,
+    pub(crate) slow: Option<(u32, f64, u64)>,
     /// How much the work of ranks varies, s.
-    varies_s: f64,
+    pub(crate) varies_s: f64,
     /// How far wall clocks of hosts are ahead, s, and their drift.
-    clocks: Vec<(f64, f64)>,
+    pub(crate) clocks: Vec<(f64, f64)>,
     /// What numbers of steps begin with, by host, if they do not count from the start.
-    shifts: Option<Vec<u64>>,
-    seed: u64,
+    pub(crate) shifts: Option<Vec<u64>>,
+    pub(crate) seed: u64,
 }
 
 impl Default for Simulated {
@@ -81,7 +81,7 @@ impl Simulated {
         of_rank
     }
 
-    fn reductions(&self) -> Vec<Reduction> {
+    pub(crate) fn reductions(&self) -> Vec<Reduction> {
         let mut random = Random(self.seed.wrapping_mul(77) | 1);
         let times = self.times();
         let ranks = times.iter().enumerate();
@@ -203,12 +203,12 @@ impl Simulated {
         }
     }
 
-    fn job(&self) -> Job {
+    pub(crate) fn job(&self) -> Job {
         answers(self.reductions(), None)
     }
 }
 
-fn answers(reductions: Vec<Reduction>, mesh: Option<&Mesh>) -> Job {
+pub(crate) fn answers(reductions: Vec<Reduction>, mesh: Option<&Mesh>) -> Job {
     let mut folded = Folded::default();
     for (at, reduction) in reductions.into_iter().enumerate() {
         folded.add(format!("{at:03}.tspy"), reduction);

@@ -15,6 +15,7 @@ mod frameworks;
 mod gpu_energy;
 mod gpu_overlay;
 mod job;
+mod job_page;
 mod modules;
 mod operators;
 mod progress;

@@ -1,13 +1,18 @@
-//! `torchspy report DIR`: the recordings of a job's ranks, as one answer.
+//! `torchspy report DIR` and `torchspy convert DIR`: the recordings of a job's ranks, as one answer.
 
 use crate::analysis::job::reduce::reduce;
 use crate::analysis::job::{Folded, Job};
+use crate::cli::browser;
 use crate::cli::failure::Failure;
-use crate::cli::job_plan::JobPlan;
+use crate::cli::formats::Format;
+use crate::cli::job_plan::{JobConvertPlan, JobPlan};
 use crate::cli::messages;
+use crate::cli::output_file::write_named;
+use crate::cli::output_names::OutputFile;
 use crate::cli::outputs;
 use crate::model::reduction::Reduction;
 use crate::report::csv;
+use crate::report::job_page;
 use crate::report::json::job::render_job_json;
 use crate::report::parquet::reduced;
 use crate::report::text::job::render_job;
@@ -24,13 +29,39 @@ const DEPTH: usize = 8;
 
 pub(crate) fn run(plan: &JobPlan) -> Result<ExitCode, Failure> {
     let job = read(plan)?;
-    let text = match plan.csv {
-        Some(table) => csv::render(&table(&job)),
-        None if plan.json => render_job_json(&job).map_err(anyhow::Error::from)?,
-        None => render_job(&job, plan.full),
+    let bytes = match plan.csv {
+        Some(table) => csv::render(&table(&job)).into_bytes(),
+        None if plan.html => page(&job)?,
+        None if plan.json => render_job_json(&job)
+            .map_err(anyhow::Error::from)?
+            .into_bytes(),
+        None => render_job(&job, plan.full).into_bytes(),
     };
-    messages::data(|out| out.write_all(text.as_bytes()))?;
+    messages::data(|out| out.write_all(&bytes))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the page of a job.
+pub(crate) fn convert(plan: &JobConvertPlan) -> Result<ExitCode, Failure> {
+    let job = read(&plan.job)?;
+    let bytes = page(&job)?;
+    let Some(path) = &plan.output else {
+        messages::data(|out| out.write_all(&bytes))?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let output = OutputFile::new(path.clone(), Format::Page);
+    write_named(&output, plan.force, &bytes)?;
+    messages::note(&format!("wrote {}", path.display()));
+    if plan.open {
+        browser::open(path);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn page(job: &Job) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    job_page::render(job, &mut bytes).map_err(anyhow::Error::from)?;
+    Ok(bytes)
 }
 
 /// Reads all recordings of a folder, in parallel.

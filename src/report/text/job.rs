@@ -22,7 +22,9 @@ const MOST_STRAGGLERS: usize = 5;
 /// The report. With `full` every rank is listed.
 pub fn render_job(job: &Job, full: bool) -> String {
     let mut out = String::new();
-    head(&mut out, job);
+    for text in about(job) {
+        sentence(&mut out, "", &text);
+    }
     line(&mut out, "\nWHO ARRIVES LAST");
     for (group, found) in &job.groups {
         group_found(&mut out, job, group, found);
@@ -33,7 +35,8 @@ pub fn render_job(job: &Job, full: bool) -> String {
     out
 }
 
-fn head(out: &mut String, job: &Job) {
+/// What the answer is of, and what is missing of it: sentences.
+pub(crate) fn about(job: &Job) -> Vec<String> {
     let mut hosts: Vec<&str> = job.ranks.iter().map(|rank| rank.host.as_str()).collect();
     hosts.sort_unstable();
     hosts.dedup();
@@ -42,34 +45,32 @@ fn head(out: &mut String, job: &Job) {
         Some(world) => format!("{number} of {world} ranks"),
         None => counted(number, "rank"),
     };
-    let text = format!(
+    let mut all = vec![format!(
         "{of} on {}, {}",
         counted(hosts.len() as u64, "host"),
         counted(job.recordings.len() as u64, "recording")
-    );
-    sentence(out, "", &text);
+    )];
     if let Some(first) = job
         .recordings
         .iter()
         .min_by_key(|each| each.started_wall_ns)
     {
         let longest = job.recordings.iter().map(|each| each.length_ns).max();
-        let text = format!(
+        all.push(format!(
             "{}: {} from {}",
             shown_command(&first.command, 50),
             seconds(longest.unwrap_or(0)),
             utc_time(first.started_wall_ns)
-        );
-        sentence(out, "", &text);
+        ));
     }
     if !job.missing_ranks.is_empty() {
         let mut missing = job.missing_ranks.clone();
-        let text = format!(
+        all.push(format!(
             "no recording of rank {}: if the others wait for one of these, it is not seen",
             ranges(&mut missing)
-        );
-        sentence(out, "", &text);
+        ));
     }
+    all
 }
 
 fn group_found(out: &mut String, job: &Job, group: &Group, found: &Compared) {
@@ -85,6 +86,13 @@ fn group_found(out: &mut String, job: &Job, group: &Group, found: &Compared) {
     if more > 0 {
         line(out, &format!("  … {more} more: --json lists all"));
     }
+    for text in not_late(job, found) {
+        sentence(out, "  ", &text);
+    }
+}
+
+/// Why no rank is named, and which ranks were not compared: sentences.
+pub(crate) fn not_late(job: &Job, found: &Compared) -> Vec<String> {
     let text = match (found.compared, found.stragglers.len()) {
         (0 | 1, _) => Some(
             "not known: fewer than two ranks with 10 steps or more that step together".to_owned(),
@@ -99,34 +107,61 @@ fn group_found(out: &mut String, job: &Job, group: &Group, found: &Compared) {
         )),
         _ => None,
     };
-    if let Some(text) = text {
-        sentence(out, "  ", &text);
-    }
+    let mut all: Vec<String> = text.into_iter().collect();
     let names = |all: &[usize]| {
         let ranks = all.iter().filter_map(|&at| job.ranks.get(at)?.facts.rank);
         ranges(&mut ranks.collect::<Vec<u32>>())
     };
     if !found.too_short.is_empty() {
-        let text = format!(
+        all.push(format!(
             "not compared, too few steps: rank {}",
             names(&found.too_short)
-        );
-        sentence(out, "  ", &text);
+        ));
     }
     if !found.out_of_step.is_empty() {
-        let text = format!(
+        all.push(format!(
             "not compared, steps of another length: rank {}",
             names(&found.out_of_step)
-        );
-        sentence(out, "  ", &text);
+        ));
     }
+    all
 }
 
-fn rank_name(rank: Option<u32>, pid: i32) -> String {
+pub(crate) fn rank_name(rank: Option<u32>, pid: i32) -> String {
     rank.map_or(format!("pid {pid}"), |rank| format!("rank {rank}"))
 }
 
 fn arrives_last(out: &mut String, row: &StragglerRow, found: &Straggler, group: &Compared) {
+    let Late { who, how, more } = late(row, found, group);
+    sentence(out, "  ", &format!("{who}: {how}"));
+    for text in more {
+        sentence(out, "    ", &text);
+    }
+    if !row.lines.is_empty() {
+        line(out, &format!("    {LONGER}:"));
+    }
+    for doing in &row.lines {
+        line(
+            out,
+            &format!("    {:>8}  {}", milliseconds(doing.ms), doing_text(doing)),
+        );
+    }
+}
+
+/// What the lines of a rank that arrives last are.
+pub(crate) const LONGER: &str = "what it does for longer than the others, ms a step";
+
+/// A rank that arrives last, in words.
+pub(crate) struct Late {
+    /// `rank 5 (pid 105 on node1) arrives last`.
+    pub(crate) who: String,
+    /// How that is known, and what it costs.
+    pub(crate) how: String,
+    /// Since when, how often.
+    pub(crate) more: Vec<String>,
+}
+
+pub(crate) fn late(row: &StragglerRow, found: &Straggler, group: &Compared) -> Late {
     let ideal = group.ideal_step_s.zip(group.step_s);
     let costs = match ideal.filter(|_| group.stragglers.first() == Some(found)) {
         Some((ideal, step)) => format!(
@@ -138,50 +173,41 @@ fn arrives_last(out: &mut String, row: &StragglerRow, found: &Straggler, group: 
         None => String::new(),
     };
     let half_ms = (row.late.high - row.late.low) / 2.0 / row.late.value.max(1e-9) * row.late_ms;
-    let text = format!(
-        "{} (pid {} on {}) arrives last: it waits for others {} of the time, their median {}; each \
-         step takes {} ms ±{} longer for it{costs}",
+    let who = format!(
+        "{} (pid {} on {}) arrives last",
         rank_name(row.rank, row.pid),
         row.pid,
-        row.host,
+        row.host
+    );
+    let how = format!(
+        "it waits for others {} of the time, their median {}; each step takes {} ms ±{} longer for \
+         it{costs}",
         share_of(&row.waits).trim(),
         share_of(&row.others_wait).trim(),
         milliseconds(row.late_ms),
         milliseconds(half_ms),
     );
-    sentence(out, "  ", &text);
+    let mut more = Vec::new();
     if let Some(change) = &row.change {
         let word = if change.began { "since" } else { "until" };
-        let text = format!(
+        more.push(format!(
             "{word} step {} ({} to {}), {}; probability by chance {}",
             change.step,
             change.step_low,
             change.step_high,
             utc_time(u64::try_from(change.wall_ns).unwrap_or(0)),
             percent(change.chance)
-        );
-        sentence(out, "    ", &text);
+        ));
     }
-    let text = format!(
+    more.push(format!(
         "it waits least of all in {} of {} parts of that time",
         row.last_in_bins, row.slow_bins
-    );
-    sentence(out, "    ", &text);
-    if !row.lines.is_empty() {
-        line(
-            out,
-            "    what it does for longer than the others, ms a step:",
-        );
-    }
-    for doing in &row.lines {
-        line(
-            out,
-            &format!("    {:>8}  {}", milliseconds(doing.ms), doing_text(doing)),
-        );
-    }
+    ));
+    Late { who, how, more }
 }
 
-fn doing_text(doing: &DoingRow) -> String {
+/// A line and what is done there.
+pub(crate) fn doing_text(doing: &DoingRow) -> String {
     let at = match (&doing.file, doing.line) {
         (Some(file), Some(line)) => place_of(file, line),
         _ => "no line is known".to_owned(),
@@ -265,7 +291,8 @@ fn clock_lines(out: &mut String, job: &Job) {
     }
 }
 
-fn clock_text(row: &ClockRow) -> String {
+/// How a host's clock was aligned.
+pub(crate) fn clock_text(row: &ClockRow) -> String {
     let ranks = ranges(&mut row.ranks.clone());
     let how = match (row.ahead_ms, row.error_ms, row.drift_ppm, row.why) {
         (Some(ahead), Some(error), Some(drift), _) => format!(
@@ -281,13 +308,7 @@ fn clock_text(row: &ClockRow) -> String {
 }
 
 fn left_out(out: &mut String, job: &Job, most: usize) {
-    let damaged = job.recordings.iter().flat_map(|recording| {
-        let missing = recording.missing.iter();
-        missing.map(move |what| format!("{}: {what}", recording.file))
-    });
-    let files = job.left_out.iter();
-    let files = files.map(|each| format!("{}: {}", each.file, each.why));
-    let all: Vec<String> = files.chain(damaged).collect();
+    let all = incomplete(job);
     if all.is_empty() {
         return;
     }
@@ -301,4 +322,15 @@ fn left_out(out: &mut String, job: &Job, most: usize) {
             &format!("  … {} more: --full lists all", all.len() - most),
         );
     }
+}
+
+/// Files that are no part of the answer, and what is missing of others.
+pub(crate) fn incomplete(job: &Job) -> Vec<String> {
+    let damaged = job.recordings.iter().flat_map(|recording| {
+        let missing = recording.missing.iter();
+        missing.map(move |what| format!("{}: {what}", recording.file))
+    });
+    let files = job.left_out.iter();
+    let files = files.map(|each| format!("{}: {}", each.file, each.why));
+    files.chain(damaged).collect()
 }
