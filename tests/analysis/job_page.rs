@@ -225,6 +225,8 @@ fn of_many_ranks_neighbours_are_rows_and_the_page_stays_small() {
     let all: u64 = rows.iter().map(|row| row["ranks"].as_u64().unwrap()).sum();
     assert_eq!(all, 3000);
     assert!(head["bars"].as_array().unwrap().len() <= 80);
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("large-job.html");
+    std::fs::write(path, &page).unwrap();
     // 1,000 rows of 256 columns, of as many ranks as there may be, have twice as many cells.
     assert!(page.len() < 10_000_000, "{} bytes", page.len());
 }
@@ -287,10 +289,11 @@ fn opened(page: &str, name: &str) -> Option<(String, String)> {
 
 #[test]
 fn the_page_works_in_a_browser() {
-    for (name, job) in [
-        ("job.html", Simulated::default().job()),
-        ("hostile-job.html", hostile()),
-    ] {
+    let changes = Simulated {
+        slow: Some((3, 0.02, 424)),
+        ..Simulated::default()
+    };
+    for (name, job) in [("job.html", changes.job()), ("hostile-job.html", hostile())] {
         let Some((document, complaints)) = opened(&page(&job), name) else {
             return;
         };

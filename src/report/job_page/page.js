@@ -6,11 +6,11 @@ const head = JSON.parse($("head").textContent);
 const { rows, columns } = head;
 const NONE = 65535;
 const GUTTER = 128;
-const TOP = 36;
+const TOP = head.changes.length ? 36 : 4;
 const BOTTOM = 34;
 const LATE_PX = 10;
 
-const words = (name) => name.replaceAll("_", " ");
+const words = (name) => name.replaceAll("_", " ").replace(/^[cg]pu/, (unit) => unit.toUpperCase());
 const FIGURES = [
   { name: "own", label: "own time per step, against the median of its group", signed: true, meaning: "Own time: a step less its waits for others. Red: the rank needs longer than the median, and the others wait for it. Blue: it needs less." },
   { name: "waits", label: "waits for others, ms per step", meaning: "Dark: it waits for other ranks or its device. A pale row among dark ones is a rank that the others wait for." },
@@ -178,6 +178,7 @@ function heatmap({ planes, starts }) {
   }
 
   function paint() {
+    if (width() <= 0) return;
     const figure = FIGURES[$("figure").selectedIndex];
     const ratio = window.devicePixelRatio || 1;
     const height = tops.at(-1) + BOTTOM;
@@ -215,6 +216,7 @@ function heatmap({ planes, starts }) {
 
   /** Draws the cursor's frame, and says what is below it. */
   function mark() {
+    if (!picture) return;
     const context = canvas.getContext("2d");
     context.setTransform(1, 0, 0, 1, 0, 0);
     context.drawImage(picture, 0, 0);
@@ -223,10 +225,11 @@ function heatmap({ planes, starts }) {
     const ratio = window.devicePixelRatio || 1;
     context.scale(ratio, ratio);
     const { at, column } = cursor;
-    context.strokeStyle = colour("--fore");
-    context.lineWidth = 2;
     const box = [left(column), tops[at], left(column + 1) - left(column), tops[at + 1] - tops[at]];
-    context.strokeRect(...box);
+    for (const [name, wide] of [["--back", 4], ["--fore", 2]]) {
+      [context.strokeStyle, context.lineWidth] = [colour(name), wide];
+      context.strokeRect(...box);
+    }
     const place = canvas.getBoundingClientRect();
     tip(said(order[at], column), place.left + box[0] + box[2], place.top + box[1] + box[3]);
   }
@@ -304,7 +307,7 @@ function bars() {
     $("legend").append(item);
   });
   const titles = make("tr");
-  for (const [text, kind] of [["rank", ""], ["host", ""], ["ms/step", "number"], ["", "all"]]) titles.append(make("th", kind, text));
+  for (const [text, kind] of [["rank", ""], ["host", ""], ["ms/step", "number"], ["share of the time", "all"]]) titles.append(make("th", kind, text));
   const body = make("tbody");
   for (const { name, host, late, step_ms, shares } of head.bars) {
     const row = make("tr", late ? "odd" : "");

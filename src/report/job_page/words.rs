@@ -20,9 +20,9 @@ const MOST_FOLDED: usize = 1000;
 const MOST_CLOCKS: usize = 2000;
 
 /// All between the body's tags but the scripts.
-pub(super) fn body(job: &Job, command: &str, rows: &[Row], bars: &[Bar]) -> String {
+pub(super) fn body(job: &Job, rows: &[Row], bars: &[Bar]) -> String {
     let mut out = String::new();
-    let _ = write!(out, "<main>\n<h1>{}</h1>\n", escaped(command));
+    out.push_str("<main>\n");
     answer(&mut out, job);
     heatmap(&mut out, job, rows);
     distribution(&mut out, job, bars);
@@ -37,7 +37,16 @@ fn paragraph(out: &mut String, class: &str, text: &str) {
 
 fn answer(out: &mut String, job: &Job) {
     out.push_str("<section id=\"answer\" aria-label=\"Answer\">\n");
-    for text in about(job) {
+    // The command comes second in the text.
+    let mut about = about(job);
+    if about.len() > 1 {
+        about.swap(0, 1);
+    }
+    let mut about = about.into_iter();
+    if let Some(first) = about.next() {
+        let _ = writeln!(out, "<h1>{}</h1>", escaped(&first));
+    }
+    for text in about {
         let class = match text.starts_with("no recording") {
             true => "warn",
             false => "dim",
@@ -98,7 +107,7 @@ fn late_table(out: &mut String, job: &Job) {
         return;
     }
     out.push_str(
-        "<div class=\"scroll\"><table id=\"late\"><caption>Ranks that arrive last</caption>\n<thead><tr>\
+        "<div class=\"scroll\" tabindex=\"0\"><table id=\"late\"><caption>Ranks that arrive last</caption>\n<thead><tr>\
          <th scope=\"col\">rank</th><th scope=\"col\">host</th>\
          <th scope=\"col\" class=\"number\">pid</th><th scope=\"col\" class=\"number\">each step longer, ms</th>\
          <th scope=\"col\" class=\"number\">waits</th><th scope=\"col\" class=\"number\">others wait</th>\
@@ -182,7 +191,7 @@ fn heatmap(out: &mut String, job: &Job, rows: &[Row]) {
         paragraph(
             out,
             "dim",
-            "Some recordings began in the middle of the run: their steps are counted from there",
+            "Steps of some ranks are counted from the start of the recording: how many came before is not known",
         );
     }
     out.push_str("</section>\n");
@@ -194,7 +203,7 @@ fn distribution(out: &mut String, job: &Job, bars: &[Bar]) {
          <h2 id=\"distribution-title\">Where the time goes</h2>\n\
          <p class=\"dim\">Of each training thread's time in steps (host time)</p>\n\
          <ul id=\"legend\" class=\"legend\"></ul>\n\
-         <div class=\"scroll\"><table id=\"bars\"></table></div>\n",
+         <div class=\"scroll\" tabindex=\"0\"><table id=\"bars\"></table></div>\n",
     );
     if bars.len() < job.ranks.len() {
         paragraph(
@@ -209,7 +218,7 @@ fn distribution(out: &mut String, job: &Job, bars: &[Bar]) {
 fn clock_table(out: &mut String, job: &Job) {
     let rows = clocks(job);
     out.push_str(
-        "<section id=\"clocks\">\n<h2>Clocks</h2>\n<div class=\"scroll\"><table><thead><tr>\
+        "<section id=\"clocks\">\n<h2>Clocks</h2>\n<div class=\"scroll\" tabindex=\"0\"><table><thead><tr>\
          <th scope=\"col\">host</th><th scope=\"col\" class=\"number\">ahead, ms</th>\
          <th scope=\"col\" class=\"number\">±, ms</th><th scope=\"col\" class=\"number\">drift, us/s</th>\
          <th scope=\"col\">in words</th></tr></thead>\n<tbody>\n",
