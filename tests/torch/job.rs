@@ -96,6 +96,31 @@ fn the_slow_rank_of_a_job_is_named_with_its_line() {
         table.starts_with("rank,pid,host,file,steps,step_ms"),
         "{table}"
     );
+    let page = report(folder, &["--html"]);
+    assert!(page.contains("rank 2") && page.contains("slow_transform"));
+    convert_to_page(folder, &page);
+    let hidden = report(folder, &["--html", "--confidential"]);
+    assert!(!hidden.contains("slow_transform"));
+}
+
+/// `convert` writes the same page, and replaces a file only with --force.
+fn convert_to_page(folder: &Path, page: &str) {
+    let path = folder.join("job.html");
+    let convert = |options: &[&str]| {
+        let mut command = torchspy();
+        command.arg("convert").arg(folder).arg("-o").arg(&path);
+        command.args(options).output().unwrap()
+    };
+    let ran = convert(&[]);
+    assert!(ran.status.success(), "{}", said(&ran));
+    assert_eq!(fs::read_to_string(&path).unwrap(), page);
+    let ran = convert(&[]);
+    assert!(!ran.status.success() && said(&ran).contains("--force"));
+    assert!(convert(&["--force"]).status.success());
+    let ran = convert(&["--force", "--by", "module"]);
+    assert!(said(&ran).contains("--by module is of one recording"));
+    let ran = convert(&["--force", "-f", "svg"]);
+    assert!(said(&ran).contains("a job is not written as .svg"));
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! `torchspy report DIR` and `torchspy convert DIR`: the recordings of a job's ranks, as one answer.
+//! `torchspy report DIR` and `torchspy convert DIR`: the recordings of a job's ranks, as one
+//! answer.
 
 use crate::analysis::job::reduce::reduce;
 use crate::analysis::job::{Folded, Job};
