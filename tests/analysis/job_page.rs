@@ -106,7 +106,7 @@ fn the_page_has_the_figures_of_the_json() {
         let step_ms = rank["step_ms"].as_f64().unwrap();
         let close = |a: f64, b: f64| (a - b).abs() < 0.01 * step_ms;
         assert!(close(planes.mean("step", at), step_ms));
-        let waits = rank["waits"]["value"].as_f64().unwrap() * step_ms;
+        let waits = rank["waits"]["share"].as_f64().unwrap() * step_ms;
         assert!(close(planes.mean("waits", at), waits));
         assert!(close(planes.mean("own", at), step_ms - waits));
         let share = rank["computation"].as_f64().unwrap();

@@ -219,6 +219,7 @@ function heatmap({ planes, starts }) {
     if (!picture) return;
     const context = canvas.getContext("2d");
     context.setTransform(1, 0, 0, 1, 0, 0);
+    context.clearRect(0, 0, canvas.width, canvas.height);
     context.drawImage(picture, 0, 0);
     $("tip").hidden = !cursor;
     if (!cursor) return;
