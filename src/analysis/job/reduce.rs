@@ -3,7 +3,7 @@
 use crate::analysis::collectives::rendezvous;
 use crate::analysis::gpu_overlay::device_of;
 use crate::analysis::of_thread;
-use crate::analysis::progress::{Step, StepUnit, counts_from_start, epochs, steps, unit};
+use crate::analysis::progress::{Counting, Step, StepUnit, counting, epochs};
 use crate::analysis::summary::parts;
 use crate::analysis::tracks::{self, TrackSummary};
 use crate::model::collective::{Backend, CollectiveCall};
@@ -42,8 +42,8 @@ pub fn reduce(profile: &Profile) -> Reduction {
         if own.is_empty() {
             continue;
         }
-        let steps = steps(profile, id);
-        let rank = rank(profile, &tracks, id, &own, &steps);
+        let counting = counting(profile, id);
+        let rank = rank(profile, &tracks, id, &own, counting);
         let index = reduction.ranks.len() as u32;
         rows(
             profile,
@@ -65,20 +65,27 @@ fn rank(
     tracks: &TrackSummary,
     id: ProcessId,
     own: &[&ProfileSample],
-    steps: &[Step],
+    counting: Option<Counting>,
 ) -> ReducedRank {
+    let (unit, steps, counts_from_start) = match counting {
+        Some(counting) => {
+            let unit = match counting.unit {
+                StepUnit::Optimizer => "step",
+                StepUnit::Batch => "batch",
+            };
+            (unit, counting.steps, counting.counts_from_start)
+        }
+        None => ("", Vec::new(), false),
+    };
+    let steps = steps.as_slice();
     let (mut bins, shift) = bins(steps);
     bins.truncate(MOST_BINS);
     let process = profile.process(id);
     let nccl = uses_nccl(profile, id);
     let (sync_ends, sync_every) = sync_ends(profile, own, steps, nccl);
     let mut rank = ReducedRank {
-        unit: match unit(profile, id) {
-            Some(StepUnit::Optimizer) => "step".to_owned(),
-            Some(StepUnit::Batch) => "batch".to_owned(),
-            None => String::new(),
-        },
-        counts_from_start: counts_from_start(profile, id),
+        unit: unit.to_owned(),
+        counts_from_start,
         steps: steps.len() as u64,
         shift,
         sync_every,

@@ -28,7 +28,7 @@ const BESIDE: f64 = 0.25;
 const IDLE: f64 = 0.5;
 /// A host that waits for less than this share of the time is what a step waits for.
 const HARDLY: f64 = 0.05;
-/// Lines with less than this part of the difference are not listed.
+/// Lines with less than this part of the first are not listed.
 const WORTH: f64 = 0.1;
 const MOST_LINES: usize = 5;
 /// With fewer steps or bins nothing is said of a rank.
@@ -54,6 +54,8 @@ pub struct Straggler {
     pub less: Share,
     /// The same in seconds per step.
     pub per_step_s: f64,
+    /// Mean length of a step in that time, s.
+    pub slow_step_s: f64,
     /// Bins of the time in which it is slow, and those in which it waited least of all.
     pub bins: usize,
     pub last_in: usize,
@@ -61,7 +63,7 @@ pub struct Straggler {
     pub device_idles: Option<f64>,
     /// Since when it is slow, or until when; `None` if all the time.
     pub change: Option<Since>,
-    /// What it does for longer than the median of the others, as shares of the time.
+    /// What it does for longer than the median of the others, as shares of that time.
     pub doing: Vec<(Doing, f64)>,
 }
 
@@ -243,7 +245,8 @@ fn straggler(
     };
     let slow_bins = || rank.facts.bins.get(slow.clone()).unwrap_or_default().iter();
     let slow_steps: u32 = slow_bins().map(|bin| bin.steps).sum();
-    let slow_step_s = slow_bins().map(Rank::length_s).sum::<f64>() / f64::from(slow_steps.max(1));
+    let slow_s: f64 = slow_bins().map(Rank::length_s).sum();
+    let slow_step_s = slow_s / f64::from(slow_steps.max(1));
     let waits = rank.share(is_slow, |times| times.waits);
     let other = typical(ranks, members, at, is_slow)?;
     let others_waits = other.share(is_slow, |times| times.waits);
@@ -287,7 +290,8 @@ fn straggler(
         last_in: indices.iter().filter(last_in).count(),
         device_idles,
         change,
-        doing: doing(ranks, members, at, mean),
+        slow_step_s,
+        doing: doing(ranks, members, at, slow_s / rank.seconds().max(1e-9)),
     })
 }
 
@@ -336,9 +340,9 @@ fn typical<'r>(
         .map(|&(_, rank)| rank)
 }
 
-/// What a rank does for longer than the median of the others; lines of one function follow each
-/// other.
-fn doing(ranks: &[Rank], members: &[usize], at: usize, less: f64) -> Vec<(Doing, f64)> {
+/// What a rank does for longer than the median of the others, over the run: all of it is of the
+/// part in which it is slow, `slow_part` of the time.
+fn doing(ranks: &[Rank], members: &[usize], at: usize, slow_part: f64) -> Vec<(Doing, f64)> {
     let Some(rank) = ranks.get(at) else {
         return Vec::new();
     };
@@ -354,12 +358,14 @@ fn doing(ranks: &[Rank], members: &[usize], at: usize, less: f64) -> Vec<(Doing,
         .keys()
         .map(|doing| {
             let typical = median(others().map(|other| share(other, doing)));
-            (*doing, share(rank, doing) - typical)
+            (*doing, (share(rank, doing) - typical) / slow_part)
         })
-        .filter(|&(_, more)| more >= WORTH * less.max(0.0) && more > 0.0)
+        .filter(|&(_, more)| more > 0.0)
         .collect();
     let order = |share: f64| Reverse((share * 1e9) as u64);
     more.sort_by_key(|&(doing, share)| (order(share), doing));
     more.truncate(MOST_LINES);
+    let most = more.first().map_or(0.0, |&(_, share)| share);
+    more.retain(|&(_, share)| share >= WORTH * most);
     more
 }

@@ -283,16 +283,23 @@ pub fn epochs(profile: &Profile, process: ProcessId) -> Vec<(u64, u64)> {
     }
 }
 
-/// Whether the numbers of a process's steps count from the program's start, and are exact: those of
-/// ranks may then be compared.
-pub fn counts_from_start(profile: &Profile, process: ProcessId) -> bool {
-    series::count(profile, process)
-        .is_some_and(|counted| series::begins_with_program(profile) && counted.late_ns.is_none())
+/// The steps of a process, and how they are counted.
+#[derive(Clone, Debug)]
+pub struct Counting {
+    pub unit: StepUnit,
+    pub steps: Vec<Step>,
+    /// Their numbers count from the program's start, and are exact.
+    pub counts_from_start: bool,
 }
 
-/// What a step of a process is; `None` if none is counted.
-pub fn unit(profile: &Profile, process: ProcessId) -> Option<StepUnit> {
-    Some(series::count(profile, process)?.unit)
+/// How the steps of a process are counted; `None` if no counter was read.
+pub fn counting(profile: &Profile, process: ProcessId) -> Option<Counting> {
+    let counted = series::count(profile, process)?;
+    Some(Counting {
+        unit: counted.unit,
+        steps: series::listed(&counted),
+        counts_from_start: series::begins_with_program(profile) && counted.late_ns.is_none(),
+    })
 }
 
 /// The steps of a process, as [`steps`] lists them, each with the reason why it is not timed.

@@ -17,6 +17,7 @@ use crate::report::job_page;
 use crate::report::json::job::render_job_json;
 use crate::report::parquet::reduced;
 use crate::report::text::job::render_job;
+use crate::resolve::confidential::Confidential;
 use std::fs::{self, File, Permissions};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -87,15 +88,16 @@ fn read(plan: &JobPlan) -> Result<Job, Failure> {
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(file) = files.get(at) else { return };
-                    if sender.send((file, reduction(plan, file))).is_err() {
+                    let name = shown(plan, file);
+                    let reduction = reduction(plan, file, &name);
+                    if sender.send((name, reduction)).is_err() {
                         return;
                     }
                 }
             });
         }
         drop(sender);
-        for (file, result) in receiver {
-            let name = shown(&plan.folder, file);
+        for (name, result) in receiver {
             match result {
                 Ok(reduction) => folded.add(name, reduction),
                 Err(error) => folded.leave_out(name, format!("{error:#}")),
@@ -105,9 +107,14 @@ fn read(plan: &JobPlan) -> Result<Job, Failure> {
     Ok(folded.finish(plan.mesh.as_ref()))
 }
 
-fn shown(folder: &Path, file: &Path) -> String {
-    let name = file.strip_prefix(folder).unwrap_or(file);
-    name.display().to_string()
+/// What a file is called: its path in the folder, hashed where names are.
+fn shown(plan: &JobPlan, file: &Path) -> String {
+    let name = file.strip_prefix(&plan.folder).unwrap_or(file);
+    let name = name.display().to_string();
+    match &plan.confidential {
+        Some(key) => Confidential::new(key).file(&name),
+        None => name,
+    }
 }
 
 /// The recordings in a folder, by name.
@@ -138,7 +145,7 @@ fn search(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> std::io::Res
 }
 
 /// The reduction of a recording: kept beside it, or made and kept.
-fn reduction(plan: &JobPlan, path: &Path) -> anyhow::Result<Reduction> {
+fn reduction(plan: &JobPlan, path: &Path, shown: &str) -> anyhow::Result<Reduction> {
     let file = File::open(path)?;
     let data = file.metadata()?;
     let modified = data.modified()?.duration_since(UNIX_EPOCH);
@@ -152,8 +159,7 @@ fn reduction(plan: &JobPlan, path: &Path) -> anyhow::Result<Reduction> {
     {
         return Ok(reduction);
     }
-    let shown = path.display().to_string();
-    let mut profile = outputs::read_profile_of(&file, &shown, &plan.regions, plan.rules.set)?;
+    let mut profile = outputs::read_profile_of(&file, shown, &plan.regions, plan.rules.set)?;
     outputs::hide(plan.confidential.as_deref(), [&mut profile]);
     let reduction = reduce(&profile);
     if is_plain && profile.growing_until_ns.is_none() {

@@ -134,7 +134,7 @@ pub struct DoingRow {
     pub function: Option<String>,
     pub file: Option<String>,
     pub line: Option<u32>,
-    /// How much more than the median of the others, as a share of the time in steps.
+    /// How much more than the median of the others, as a share of the time in which it is slow.
     pub share: f64,
     /// The same in each step.
     pub ms: f64,
@@ -180,7 +180,7 @@ pub struct ChangeRow {
 
 pub fn straggler(job: &Job, found: &Straggler) -> Option<StragglerRow> {
     let rank = job.ranks.get(found.rank)?;
-    let step_ms = rank.seconds() * 1e3 / rank.facts.steps.max(1) as f64;
+    let step_ms = found.slow_step_s * 1e3;
     let change = found.change.and_then(|since| {
         let bin = |at: usize| rank.facts.bins.get(at);
         let step = |at: usize| Some(bin(at)?.first_step(rank.facts.shift));
