@@ -421,7 +421,7 @@ pub(crate) struct ConvertArguments {
     #[command(flatten)]
     pub(crate) interval: IntervalArguments,
     /// Of a job: sizes of its parallel dimensions, as report has them
-    #[arg(long, value_name = "NAME=SIZE,…", value_parser = Mesh::parse)]
+    #[arg(long, value_name = "NAME=SIZE,...", value_parser = Mesh::parse)]
     pub(crate) mesh: Option<Mesh>,
     /// Draw only threads whose name matches
     #[arg(long, value_name = "REGEX")]

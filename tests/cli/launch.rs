@@ -275,6 +275,10 @@ fn a_planted_link_is_not_followed_and_a_replaced_recording_survives_a_kill() {
     let mut line = String::new();
     let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
     std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
+    // The older file is replaced when it is known that the program could be started.
+    crate::faults::wait_until("the recording has its name", || {
+        path.symlink_metadata().unwrap().is_file()
+    });
     child.kill().unwrap();
     child.wait().unwrap();
     let data = victim.symlink_metadata().unwrap();

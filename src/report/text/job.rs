@@ -1,6 +1,6 @@
 //! The answers for a job of many ranks, for people.
 
-use super::format::{counted, milliseconds, percent, place_of, printable, seconds, share_of};
+use super::format::{counted, milliseconds, place_of, printable, seconds, share_of};
 use super::table::TextTable;
 use super::{line, sentence};
 use crate::analysis::job::Job;
@@ -191,12 +191,12 @@ pub(crate) fn late(row: &StragglerRow, found: &Straggler, group: &Compared) -> L
     if let Some(change) = &row.change {
         let word = if change.began { "since" } else { "until" };
         more.push(format!(
-            "{word} step {} ({} to {}), {}; probability by chance {}",
+            "{word} step {} ({} to {}), {} (p = {:.3})",
             change.step,
             change.step_low,
             change.step_high,
             utc_time(u64::try_from(change.wall_ns).unwrap_or(0)),
-            percent(change.chance)
+            change.chance
         ));
     }
     more.push(format!(
