@@ -30,7 +30,8 @@ fn elsewhere(ran: &Ran) -> Vec<String> {
     let text = std::fs::read_to_string(program(PROGRAM)).unwrap();
     let source: Vec<&str> = text.lines().collect();
     let table = &ran.report["backward"];
-    let rows = table["lines"].as_array().unwrap();
+    let rows = table["lines"].as_array();
+    let rows = rows.unwrap_or_else(|| panic!("no backward: {}", ran.messages));
     let calls = |row: &&Value| {
         let line = row["line"].as_u64().unwrap_or(0) as usize;
         let is_own = row["file"]
