@@ -79,9 +79,6 @@ pub struct ReducedRank {
     pub local_rank: Option<u32>,
     /// What identifies its job: rendezvous, scheduler's id.
     pub job: Vec<String>,
-    /// What a step is: `step` of an optimizer, `batch` of a DataLoader; empty where none is
-    /// counted.
-    pub unit: String,
     /// Whether numbers of steps count from the program's start, and are exact.
     pub counts_from_start: bool,
     /// Steps whose length is known.
@@ -100,14 +97,11 @@ pub struct ReducedRank {
     pub start_ns: u64,
     /// It communicates over NCCL: devices wait in collectives, hosts do not.
     pub nccl: bool,
-    pub cuda: bool,
     /// The device's UUID, and its utilization during steps, 0 to 1.
     pub device: Option<String>,
     pub utilization: Option<f64>,
     /// Energy of the device during the recording.
     pub energy_j: Option<f64>,
-    /// Lengths of complete epochs, ns.
-    pub epochs: Vec<u64>,
 }
 
 /// A recording, reduced.

@@ -186,7 +186,6 @@ impl Simulated {
                 world_size: Some(self.ranks),
                 local_rank: Some(rank % self.ranks_per_host),
                 job: vec!["node0".to_owned()],
-                unit: "step".to_owned(),
                 counts_from_start: self.shifts.is_none(),
                 steps: self.steps,
                 shift,

@@ -49,8 +49,6 @@ pub enum Alignment {
     Ends {
         /// Steps whose ends were compared.
         steps: usize,
-        /// Standard deviation of a single difference, s.
-        scatter_s: f64,
         /// 95 % interval of the offset, s: plus or minus.
         error_s: f64,
     },
@@ -400,7 +398,6 @@ fn align(
     clock.middle_ns = from_ns.saturating_add((line.middle_s * 1e9) as i64);
     clock.alignment = Alignment::Ends {
         steps: near.len(),
-        scatter_s,
         error_s: error_s.hypot(of_ranks),
     };
 }

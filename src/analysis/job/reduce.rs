@@ -3,7 +3,7 @@
 use crate::analysis::collectives::rendezvous;
 use crate::analysis::gpu_overlay::device_of;
 use crate::analysis::of_thread;
-use crate::analysis::progress::{Counting, Step, StepUnit, counting, epochs};
+use crate::analysis::progress::{Counting, Step, counting};
 use crate::analysis::summary::parts;
 use crate::analysis::tracks::{self, TrackSummary};
 use crate::model::collective::{Backend, CollectiveCall};
@@ -67,25 +67,15 @@ fn rank(
     own: &[&ProfileSample],
     counting: Option<Counting>,
 ) -> ReducedRank {
-    let (unit, steps, counts_from_start) = match counting {
-        Some(counting) => {
-            let unit = match counting.unit {
-                StepUnit::Optimizer => "step",
-                StepUnit::Batch => "batch",
-            };
-            (unit, counting.steps, counting.counts_from_start)
-        }
-        None => ("", Vec::new(), false),
-    };
-    let steps = steps.as_slice();
+    let counting = counting.unwrap_or_default();
+    let steps = counting.steps.as_slice();
     let (mut bins, shift) = bins(steps);
     bins.truncate(MOST_BINS);
     let process = profile.process(id);
     let nccl = uses_nccl(profile, id);
     let (sync_ends, sync_every) = sync_ends(profile, own, steps, nccl);
     let mut rank = ReducedRank {
-        unit: unit.to_owned(),
-        counts_from_start,
+        counts_from_start: counting.counts_from_start,
         steps: steps.len() as u64,
         shift,
         sync_every,
@@ -95,10 +85,6 @@ fn rank(
         ticks: own.iter().map(|sample| u64::from(sample.ticks)).sum(),
         start_ns: own.first().map_or(0, |sample| sample.start_ns),
         nccl,
-        epochs: epochs(profile, id)
-            .iter()
-            .map(|&(start_ns, end_ns)| end_ns.saturating_sub(start_ns))
-            .collect(),
         ..ReducedRank::default()
     };
     if let Some(process) = process {
@@ -116,7 +102,6 @@ fn rank(
             .map(str::to_owned)
             .collect();
         rank.pid = process.info.pid;
-        rank.cuda = process.info.has_cuda;
     }
     if let Ok(device) = device_of(tracks, id) {
         let (first, last) = match (steps.first(), steps.last()) {

@@ -284,9 +284,8 @@ pub fn epochs(profile: &Profile, process: ProcessId) -> Vec<(u64, u64)> {
 }
 
 /// The steps of a process, and how they are counted.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Counting {
-    pub unit: StepUnit,
     pub steps: Vec<Step>,
     /// Their numbers count from the program's start, and are exact.
     pub counts_from_start: bool,
@@ -296,7 +295,6 @@ pub struct Counting {
 pub fn counting(profile: &Profile, process: ProcessId) -> Option<Counting> {
     let counted = series::count(profile, process)?;
     Some(Counting {
-        unit: counted.unit,
         steps: series::listed(&counted),
         counts_from_start: series::begins_with_program(profile) && counted.late_ns.is_none(),
     })
