@@ -5,6 +5,7 @@
 use crate::faults::{How, Recorder, Target, compiled, run, samples_with};
 use crate::terminal::Terminal;
 use nix::sys::signal::Signal;
+use std::io::Read;
 
 /// Lives of each storm: without the rule that one stop is collected before the next is asked for,
 /// the first hang came within 128.
@@ -57,8 +58,12 @@ fn endless_storm(origin: &str) -> Option<Target> {
 
 /// Which life a storm is in: its third argument, which the first life lacks.
 fn life_of(pid: i32) -> u64 {
+    let mut line = [0; 4096];
     loop {
-        let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+        // In one read: an exec between two would leave a line without its end.
+        let mut file = std::fs::File::open(format!("/proc/{pid}/cmdline")).unwrap();
+        let length = file.read(&mut line).unwrap();
+        let command = std::str::from_utf8(&line[..length]).unwrap();
         // Empty while the exec replaces the memory that it is read from.
         let mut words = command.split_terminator('\0').skip(1);
         if words.next().is_some() {
