@@ -1,7 +1,7 @@
 """Two ranks that train with DistributedDataParallel over Gloo.
 
 usage: python -m torch.distributed.run --standalone --nproc-per-node 2 ddp_gloo.py [--seconds 10]
-Without torchrun it starts its ranks itself (--ranks). Each rank prints "ready PID rank R" after its first step and
+Without torchrun and srun it starts its ranks itself (--ranks). Each rank prints "ready PID rank R" after its first step and
 "rank R steps N loss L" at the end. --slow-rank makes one rank the straggler that the others wait for. With --workers
 the batches come from DataLoader workers, started by --start-method; --helper has each rank start a program that is no
 Python.
@@ -90,6 +90,9 @@ def main():
     parser.add_argument("--start-method", choices=["fork", "spawn"], default="fork")
     parser.add_argument("--helper", action="store_true", help="a child that is no Python")
     arguments = parser.parse_args()
+    if "SLURM_PROCID" in os.environ and "RANK" not in os.environ:
+        # srun sets no address: MASTER_ADDR and MASTER_PORT are the job script's.
+        os.environ.update(RANK=os.environ["SLURM_PROCID"], WORLD_SIZE=os.environ["SLURM_NTASKS"])
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
         train(arguments)

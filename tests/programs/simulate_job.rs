@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use torchspy::model::process::ProcessInfo;
 use torchspy::model::segment::Segment;
 use torchspy::recording::{Recording, RecordingWriter};
+use torchspy::torch::job::JobPlace;
 
 /// What is made.
 struct Options {
@@ -125,14 +126,9 @@ fn signed(random: &mut u64) -> f64 {
     (*random >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
 }
 
-fn variable<'p>(process: &'p ProcessInfo, name: &str) -> Option<&'p str> {
-    let found = process.environment.iter().find(|(key, _)| key == name);
-    found.map(|(_, value)| value.as_str())
-}
-
 fn rank_of(recording: &Recording) -> Option<u32> {
     let mut processes = recording.tables.processes.iter();
-    processes.find_map(|process| variable(process, "RANK")?.parse().ok())
+    processes.find_map(|process| JobPlace::of(&process.environment, &process.command).rank)
 }
 
 fn set(process: &mut ProcessInfo, name: &str, value: u32) {
