@@ -150,13 +150,15 @@ pub(crate) struct RecordArguments {
     /// Record only these ranks of a job: 0,8-15, every:64, random:1%. Others run without torchspy
     #[arg(long, value_name = "RANKS")]
     pub(crate) ranks: Option<String>,
-    /// Sample nothing until torchspy trigger DIR; each trigger makes a recording of its own
+    /// Record only when something happens; each time makes a recording of its own. file:DIR:
+    /// torchspy trigger DIR. slow, slow:4: steps get slower than their median by 4 deviations.
+    /// gpu:30: GPU utilization falls below 30 %. May be repeated
     #[arg(
         long,
-        value_name = "file:DIR",
+        value_name = "WHEN",
         conflicts_with_all = ["duration", "snapshot", "force"]
     )]
-    pub(crate) trigger: Option<String>,
+    pub(crate) trigger: Vec<String>,
     /// Length of a recording that a trigger makes
     #[arg(long, value_name = "TIME", requires = "trigger", default_value = "60s")]
     pub(crate) trigger_for: String,

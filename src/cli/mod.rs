@@ -18,6 +18,7 @@ mod github_summary;
 mod hints;
 mod job_plan;
 mod messages;
+mod monitor;
 mod nccl;
 mod open_outputs;
 mod option_values;

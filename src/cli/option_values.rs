@@ -1,6 +1,7 @@
 //! The values of single options: checked, and refused with a hint.
 
 use super::failure::Failure;
+use super::monitor::Conditions;
 use super::plan::Trigger;
 use crate::gpu::collector::GpuOptions;
 use crate::gpu::select::GpuChoice;
@@ -98,21 +99,49 @@ pub(super) fn parse_duration_of(option: &str, text: &str) -> Result<Duration, Fa
     }
 }
 
+/// Deviations of `--trigger slow`.
+const DEVIATIONS: f64 = 4.0;
+
 /// `record --trigger` and `--trigger-for`.
-pub(super) fn parse_trigger(text: &str, length: &str) -> Result<Trigger, Failure> {
-    let folder = text
-        .strip_prefix("file:")
-        .filter(|folder| !folder.is_empty());
-    let folder = folder.ok_or_else(|| {
-        Failure::usage(
-            format!("--trigger {text} is no trigger"),
-            "file:DIR waits for torchspy trigger DIR",
-        )
-    })?;
-    Ok(Trigger {
-        folder: folder.into(),
+pub(super) fn parse_trigger(texts: &[String], length: &str) -> Result<Option<Trigger>, Failure> {
+    if texts.is_empty() {
+        return Ok(None);
+    }
+    let mut trigger = Trigger {
+        folder: None,
+        conditions: Conditions::default(),
         length: parse_duration_of("--trigger-for", length)?,
-    })
+    };
+    for text in texts {
+        let (name, value) = text.split_once(':').unwrap_or((text, ""));
+        let number = || value.parse().ok().filter(|value: &f64| value.is_finite());
+        let conditions = &mut trigger.conditions;
+        let is_new = match name {
+            "file" if !value.is_empty() => trigger.folder.replace(value.into()).is_none(),
+            "slow" if value.is_empty() => conditions.slow.replace(DEVIATIONS).is_none(),
+            "slow" if number().is_some_and(|value| value > 0.0) => {
+                std::mem::replace(&mut conditions.slow, number()).is_none()
+            }
+            "gpu" if number().is_some_and(|value| value > 0.0 && value <= 100.0) => {
+                let share = number().map(|percent| percent / 100.0);
+                std::mem::replace(&mut conditions.gpu_below, share).is_none()
+            }
+            _ => {
+                return Err(Failure::usage(
+                    format!("--trigger {text} is no trigger"),
+                    "file:DIR waits for torchspy trigger DIR, slow or slow:4 for slow steps (deviations above the median), \
+                     gpu:30 for a GPU utilization below 30 %",
+                ));
+            }
+        };
+        if !is_new {
+            return Err(Failure::usage(
+                format!("--trigger {name} is given twice"),
+                "give it once",
+            ));
+        }
+    }
+    Ok(Some(trigger))
 }
 
 /// `record --snapshot`.

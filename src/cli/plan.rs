@@ -11,6 +11,7 @@ use super::failure::Failure;
 use super::formats::{self, Format};
 use super::github_summary;
 use super::job_plan::{JobConvertPlan, JobPlan};
+use super::monitor::Conditions;
 use super::option_values::{
     parse_duration, parse_duration_of, parse_editor, parse_gpu, parse_max_stopped, parse_ranks,
     parse_rate, parse_regex, parse_snapshot, parse_trigger, redaction,
@@ -21,6 +22,7 @@ use super::regions;
 use super::rules::Rules;
 use super::watch_plan::WatchPlan;
 use crate::analysis::progress::window::StepRange;
+use crate::gpu::select::GpuChoice;
 use crate::model::region::Region;
 use crate::report::flamegraph::Colours;
 use crate::report::page::Editor;
@@ -92,11 +94,13 @@ pub(crate) struct Drawing {
     pub(crate) editor: Option<Editor>,
 }
 
-/// Recordings begin by a file in a folder, and each has this length.
+/// When recordings begin, and the length of each.
 #[derive(Clone, Debug)]
 pub(crate) struct Trigger {
-    /// Its name may have facts in braces.
-    pub(crate) folder: PathBuf,
+    /// By a file in this folder. Its name may have facts in braces.
+    pub(crate) folder: Option<PathBuf>,
+    /// By what the process does.
+    pub(crate) conditions: Conditions,
     pub(crate) length: Duration,
 }
 
@@ -380,21 +384,28 @@ impl RecordPlan {
                 ),
             }),
         };
-        let trigger = match &arguments.trigger {
-            None => None,
-            Some(text) => Some(parse_trigger(text, &arguments.trigger_for)?),
+        let trigger = parse_trigger(&arguments.trigger, &arguments.trigger_for)?;
+        if let Some(folder) = trigger.as_ref().and_then(|each| each.folder.as_ref()) {
+            output_pattern::check_path(folder)?;
+        }
+        let options = SessionOptions {
+            ranks: arguments.ranks.as_deref().map(parse_ranks).transpose()?,
+            ..session_options(arguments.sampling, &rules)?
         };
-        if let Some(trigger) = &trigger {
-            output_pattern::check_path(&trigger.folder)?;
+        let needs_gpu = trigger
+            .as_ref()
+            .is_some_and(|trigger| trigger.conditions.gpu_below.is_some());
+        if needs_gpu && options.gpu.choice == GpuChoice::None {
+            return Err(Failure::usage(
+                "--trigger gpu needs the GPU's utilization",
+                "leave --gpu none out",
+            ));
         }
         Ok(Self {
             snapshot,
             trigger,
             target: Target::new(("record", "record"), arguments.pid, arguments.command)?,
-            options: SessionOptions {
-                ranks: arguments.ranks.as_deref().map(parse_ranks).transpose()?,
-                ..session_options(arguments.sampling, &rules)?
-            },
+            options,
             duration: arguments
                 .duration
                 .as_deref()
@@ -829,6 +840,12 @@ mod tests {
             "record --trigger step:4 -- x",
             "record --trigger file: -- x",
             "record --trigger file:{rnk} -- x",
+            "record --trigger file:a --trigger file:b -- x",
+            "record --trigger slow:0 -- x",
+            "record --trigger slow:soon -- x",
+            "record --trigger gpu -- x",
+            "record --trigger gpu:101 -- x",
+            "record --trigger gpu:20 --gpu none -- x",
             "record --trigger file:a --trigger-for 0 -- x",
             "snapshot 4242 -o x.tspy",
             "snapshot 4242 -o -",

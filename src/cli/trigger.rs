@@ -40,6 +40,11 @@ impl TriggerFile {
         })
     }
 
+    /// Makes all that watch the file begin, this recorder with them.
+    pub(crate) fn set(&self) -> Result<(), Failure> {
+        set(self.path.parent().unwrap_or(Path::new(".")))
+    }
+
     /// Whether it was set since the last call. Reads it once a second at most.
     pub(crate) fn is_set_again(&mut self) -> bool {
         if self.read.elapsed() < EVERY {

@@ -468,10 +468,13 @@ fn each_trigger_makes_a_recording_and_nothing_is_sampled_before() {
     assert_eq!(files(&path), [""; 0]);
     for name in ["9.tspy", "9-2.tspy"] {
         trigger(&path);
-        recorder.wait_for_message("triggered: recording for 1s");
+        recorder.wait_for_message("torchspy trigger was run: recording for 1s");
         recorder.wait_for_message(&format!("wrote 42/{name}"));
         let text = inspect(&path.join("42").join(name));
-        assert!(text.contains("begun by torchspy trigger"), "{text}");
+        assert!(
+            text.contains("begun because torchspy trigger was run"),
+            "{text}"
+        );
     }
     fs::write(path.join("end"), "").unwrap();
     let recorded = recorder.finish();

@@ -5,8 +5,9 @@ use crate::installed::torch_python;
 use crate::torchspy;
 use serde_json::Value;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// Ranks of the job.
 const RANKS: &str = "4";
@@ -144,4 +145,37 @@ fn a_folder_without_recordings_and_options_of_one_recording_are_refused() {
     assert!(text.contains("a dimension is NAME=SIZE"), "{text}");
     let text = refused(&["--csv", "functions"]);
     assert!(text.contains("its tables are ranks, clocks"), "{text}");
+}
+
+/// Steps of a minute, and slower ones: a recording begins by itself, and all that wait for the
+/// folder's trigger begin with it.
+#[test]
+fn steps_that_get_slow_make_a_recording() {
+    let Some(python) = torch_python() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let triggers = ["--trigger", "slow", "--trigger", "file:."];
+    let mut trainer = torchspy()
+        .arg("record")
+        .args(triggers)
+        .args(["--trigger-for", "2s", "-o", "slow.tspy", "--"])
+        .arg(python)
+        .args([&program("gets_slow.py"), "700"])
+        .current_dir(folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let said = BufReader::new(trainer.stderr.take().unwrap());
+    let mut lines = said.lines().map(Result::unwrap);
+    let waits = lines.next().unwrap();
+    assert!(waits.contains("slower than their median by 4"), "{waits}");
+    assert!(lines.any(|line| line.contains("times as long as usual: recording")));
+    assert!(lines.any(|line| line.contains("wrote slow.tspy")));
+    drop(trainer.stdin.take());
+    assert!(lines.all(|line| !line.starts_with("error")));
+    assert!(trainer.wait().unwrap().success());
+    assert!(folder.path().join(".torchspy-trigger").exists());
+    let text = report(&folder.path().join("slow.tspy"), &[]);
+    assert!(text.contains("begun because steps took"), "{text}");
 }

@@ -8,10 +8,12 @@
 //! | file | content |
 //! |---|---|
 //! | [`series`] | which counter counts the steps, and when each of them ended |
+//! | [`onset`] | when steps get slow, while a run is watched |
 //! | [`passes`] | passes of loaders over their data: which of them trained, which evaluated |
 //! | [`times`] | lengths of steps, without warm-up and time between epochs; slow steps and their phase |
 //! | [`window`] | restricts a recording to some of its steps, or to an interval |
 
+pub mod onset;
 pub mod passes;
 pub mod series;
 pub mod times;

@@ -1,9 +1,10 @@
-//! `record --trigger`: nothing is sampled until the trigger; then each trigger makes a recording.
+//! `record --trigger`: nothing is recorded until the trigger; then each trigger makes a recording.
 
 use super::finish::Finish;
 use super::record::start;
 use crate::cli::failure::Failure;
 use crate::cli::messages;
+use crate::cli::monitor::Monitor;
 use crate::cli::outputs::NameParts;
 use crate::cli::plan::{RecordPlan, Target};
 use crate::cli::trigger::TriggerFile;
@@ -21,7 +22,11 @@ pub(super) struct Armed {
     /// When the process started, clock ticks since boot: pids are reused.
     start_ticks: Option<u64>,
     command: Vec<String>,
-    file: TriggerFile,
+    file: Option<TriggerFile>,
+    /// What the process does is looked at.
+    monitor: Option<Monitor>,
+    /// Why all that wait for the file were made to begin.
+    why: Option<String>,
     /// The length of a recording.
     length: Duration,
 }
@@ -47,13 +52,21 @@ impl Armed {
             started_wall_ns: run.started_wall_ns,
         };
         output_pattern::fill(&plan.outputs, &parts, place)?;
-        let (folder, _) = output_pattern::fill_path(&trigger.folder, &parts, place)?;
         target::check_options(&plan.options, pid)?;
-        let file = TriggerFile::watch(&folder)?;
-        messages::note(&format!(
-            "waiting for: torchspy trigger {}",
-            folder.display()
-        ));
+        let mut waits_for = trigger.conditions.words();
+        let file = match &trigger.folder {
+            None => None,
+            Some(folder) => {
+                let (folder, _) = output_pattern::fill_path(folder, &parts, place)?;
+                waits_for.push(format!("torchspy trigger {}", folder.display()));
+                Some(TriggerFile::watch(&folder)?)
+            }
+        };
+        let monitor = match trigger.conditions {
+            conditions if conditions.is_empty() => None,
+            conditions => Some(Monitor::start(&run, &plan.options, conditions)?),
+        };
+        messages::note(&format!("waiting for: {}", waits_for.join(", or ")));
         Ok(Some(Self {
             plan: plan.clone(),
             place: place.clone(),
@@ -61,23 +74,49 @@ impl Armed {
             start_ticks: start_ticks(pid),
             command: command.to_owned(),
             file,
+            monitor,
+            why: None,
             length: trigger.length,
         }))
     }
 
     /// Starts a recording if the trigger was set. Returns it and its length.
     pub(super) fn poll(&mut self) -> Option<Result<(Finish, Duration), Failure>> {
-        if !self.file.is_set_again() {
-            return None;
+        let why = self.reason()?;
+        messages::note(&format!("{why}: recording for {:?}", self.length));
+        if let Some(monitor) = &mut self.monitor {
+            monitor.stop();
         }
-        messages::note(&format!("triggered: recording for {:?}", self.length));
         // The program's start is not part of it, as for a process that is attached to.
         let target = Target::Attach(self.pid);
         let command = self.command.clone();
         let plan = &self.plan;
         let mut run = target::run_info(&plan.options, &target, &plan.regions, self.pid, command);
-        run.notes.push("begun by torchspy trigger".to_owned());
+        run.notes.push(format!("begun because {why}"));
         Some(self.start(&run).map(|finish| (finish, self.length)))
+    }
+
+    /// Why a recording begins now.
+    fn reason(&mut self) -> Option<String> {
+        if let Some(monitor) = &mut self.monitor {
+            // After a recording it goes on; a process that ends is noticed elsewhere.
+            let run = target::begin(self.pid);
+            let _ = monitor.go_on(&run, &self.plan.options);
+            if let Some(why) = monitor.poll() {
+                match self.file.as_ref().map(TriggerFile::set) {
+                    // This recorder begins with all others that wait for the file.
+                    Some(Ok(())) => self.why = Some(why),
+                    Some(Err(failure)) => {
+                        messages::failed(&failure);
+                        return Some(why);
+                    }
+                    None => return Some(why),
+                }
+            }
+        }
+        let is_set = self.file.as_mut()?.is_set_again();
+        let why = || "torchspy trigger was run".to_owned();
+        is_set.then(|| self.why.take().unwrap_or_else(why))
     }
 
     fn start(&self, run: &RunInfo) -> Result<Finish, Failure> {

@@ -9,7 +9,7 @@ pub(crate) mod dump;
 mod dump_job;
 mod finish;
 pub(crate) mod inspect;
-mod live_sink;
+pub(crate) mod live_sink;
 pub(crate) mod man;
 pub(crate) mod record;
 pub(crate) mod report;
