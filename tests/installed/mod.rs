@@ -8,6 +8,7 @@
 )]
 
 use std::path::PathBuf;
+use std::process::Command;
 
 /// The cache folder, as in `scripts/test`.
 pub fn cache() -> PathBuf {
@@ -107,6 +108,15 @@ pub fn tables_python() -> Option<PathBuf> {
     let found = below(cache(), "tables-", "bin/python");
     let reason = "no DuckDB and pandas (scripts/torch-env tables makes them)";
     or_skip(found, reason)
+}
+
+/// The Python that has Spark, where there is a Java to run it.
+pub fn spark_python() -> Option<PathBuf> {
+    let java = Command::new("java").arg("-version").output();
+    let runs = java.is_ok_and(|output| output.status.success());
+    let found = runs.then(|| below(cache(), "spark-", "bin/python"));
+    let reason = "no Spark, or no Java (scripts/torch-env spark makes the one)";
+    or_skip(found.flatten(), reason)
 }
 
 /// A profiler that torchspy is measured against.

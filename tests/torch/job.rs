@@ -1,12 +1,12 @@
 //! Ranks under torchrun, each in a recording of its own, answered for as one job.
 
 use crate::faults::{marked, program};
-use crate::installed::torch_python;
+use crate::installed::{spark_python, tables_python, torch_python};
 use crate::torchspy;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// Ranks of the job.
@@ -73,6 +73,8 @@ fn the_slow_rank_of_a_job_is_named_with_its_line() {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("arrives last"), "{text}");
 
+    ask(folder, line);
+
     // The second report reads what the first has kept, and says the same.
     let kept = folder.join("0.reduced.parquet");
     assert!(kept.exists());
@@ -102,6 +104,34 @@ fn the_slow_rank_of_a_job_is_named_with_its_line() {
     convert_to_page(folder, &page);
     let hidden = report(folder, &["--html", "--confidential"]);
     assert!(!hidden.contains("slow_transform"));
+}
+
+/// The page's queries, over what the report has kept: the slow rank's line comes first, and Spark
+/// finds what DuckDB does.
+fn ask(folder: &Path, line: u64) {
+    let asked = |python: Option<PathBuf>, engine: &str| {
+        let runs = tempfile::tempdir().unwrap();
+        fs::create_dir(runs.path().join("runs")).unwrap();
+        std::os::unix::fs::symlink(folder, runs.path().join("runs/42")).unwrap();
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/src/job.md");
+        let mut command = Command::new(python?);
+        command.args([&program("read_reductions.py"), engine, page]);
+        let ran = command.current_dir(runs.path()).output().unwrap();
+        assert!(ran.status.success(), "{}", said(&ran));
+        let found = String::from_utf8(ran.stdout).unwrap();
+        let tables = found.split("--\n").skip(1);
+        Some(tables.map(str::to_owned).collect::<Vec<String>>())
+    };
+    let Some(by_duckdb) = asked(tables_python(), "duckdb") else {
+        return;
+    };
+    let first = by_duckdb[1].lines().next().unwrap();
+    let is_at = |line: u64| first.starts_with("2 ") && first.contains(&format!(".py {line} "));
+    assert!(is_at(line) || is_at(line - 1), "{by_duckdb:?}");
+    assert!(by_duckdb[0].lines().count() >= 8, "{by_duckdb:?}");
+    if let Some(by_spark) = asked(spark_python(), "spark") {
+        assert_eq!(by_spark, by_duckdb[..1]);
+    }
 }
 
 /// `convert` writes the same page, and replaces a file only with --force.
