@@ -37,6 +37,21 @@ pub(crate) struct JobPlan {
 }
 
 impl JobPlan {
+    /// The job whose recordings are in a folder, as it is reported without options.
+    pub(crate) fn of(folder: &Path, regions: Vec<Region>, rules: Rules) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            json: false,
+            html: false,
+            csv: None,
+            full: false,
+            mesh: None,
+            regions,
+            rules,
+            confidential: None,
+        }
+    }
+
     pub(super) fn new(arguments: ReportArguments) -> Result<Self, Failure> {
         let of_one = [
             ("--itwinai", arguments.itwinai),

@@ -222,6 +222,12 @@ fn the_list_has_every_recording_and_bad_ones_with_their_error() {
     for asset in ["view.css", "list.js", "run.js"] {
         assert_eq!(view.get(asset).status, 200, "{asset}");
     }
+    // All as one job: the links' targets are no part of it, and what cannot be read is named.
+    assert!(list.body.contains("<a href=\"job\">"), "{}", list.body);
+    let job = view.get("job");
+    assert_eq!(job.status, 200, "{}", job.body);
+    assert!(job.body.contains("corrupt.tspy"), "{}", job.body);
+    assert!(!job.body.contains("link.tspy") && !job.body.contains("outside.tspy"));
     // Of a single file only that is served.
     let view = View::start(&folder.path().join("runs/good.tspy"));
     let moved = view.get("");

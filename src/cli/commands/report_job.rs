@@ -66,9 +66,18 @@ fn page(job: &Job) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// Reads all recordings of a folder, in parallel.
+/// The page of these recordings of a folder.
+pub(crate) fn page_of(plan: &JobPlan, files: &[PathBuf]) -> Result<Vec<u8>, Failure> {
+    page(&read_files(plan, files)?)
+}
+
+/// Reads all recordings of a folder.
 fn read(plan: &JobPlan) -> Result<Job, Failure> {
-    let files = recordings(&plan.folder)?;
+    read_files(plan, &recordings(&plan.folder)?)
+}
+
+/// Reads recordings of a folder, in parallel.
+fn read_files(plan: &JobPlan, files: &[PathBuf]) -> Result<Job, Failure> {
     if files.is_empty() {
         return Err(
             Failure::message(format!("{} has no recordings", plan.folder.display()))
@@ -83,7 +92,7 @@ fn read(plan: &JobPlan) -> Result<Job, Failure> {
     thread::scope(|scope| {
         let (sender, receiver) = mpsc::sync_channel(workers);
         for _ in 0..workers {
-            let (sender, files, next) = (sender.clone(), &files, &next);
+            let (sender, next) = (sender.clone(), &next);
             scope.spawn(move || {
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);

@@ -81,12 +81,18 @@ pub(super) fn index(folder: &Path, listed: &[Listed], left_out: usize) -> String
         1 => "1 recording".to_owned(),
         several => format!("{several} recordings, the newest first"),
     };
+    let job = match listed.len() {
+        0 | 1 => "",
+        _ => {
+            "<p><a href=\"job\">All ranks of one job</a>: who arrives last, since when, and why</p>\n"
+        }
+    };
     let more = match left_out {
         0 => String::new(),
         more => format!("; {more} older ones are left out"),
     };
     let body = format!(
-        "<body class=\"list\">\n<h1>{}</h1>\n<p class=\"dim\">{count}{more}</p>\n<table>\n<thead><tr>\
+        "<body class=\"list\">\n<h1>{}</h1>\n<p class=\"dim\">{count}{more}</p>\n{job}<table>\n<thead><tr>\
          <th>recording</th><th>command</th><th>host</th><th>start</th><th class=\"number\">duration</th>\
          <th class=\"number\">steps</th><th>verdict</th></tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n</body>",
         escaped(&folder)

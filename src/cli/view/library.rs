@@ -2,8 +2,10 @@
 
 use crate::analysis::analyze;
 use crate::cli::commands::report::{cannot_open, restrict_to_interval};
+use crate::cli::commands::report_job;
 use crate::cli::failure::Failure;
 use crate::cli::formats::Format;
+use crate::cli::job_plan::JobPlan;
 use crate::cli::outputs;
 use crate::cli::plan::Drawing;
 use crate::cli::rules::Rules;
@@ -153,17 +155,21 @@ impl Library {
         &self.path
     }
 
+    /// When each recording of the folder was changed, and its name.
+    fn names(&self) -> io::Result<Vec<(i64, String)>> {
+        let entries = std::fs::read_dir(&self.path)?.flatten();
+        let shown = entries.filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            // Of a link this is the link's own.
+            let data = entry.metadata().ok()?;
+            (data.is_file() && self.may_show(&name)).then(|| (data.mtime(), name))
+        });
+        Ok(shown.collect())
+    }
+
     /// The recordings, newest first, and how many older ones are left out.
     pub(super) fn list(&self) -> io::Result<(Vec<Listed>, usize)> {
-        let mut names: Vec<(i64, String)> = std::fs::read_dir(&self.path)?
-            .flatten()
-            .filter_map(|entry| {
-                let name = entry.file_name().into_string().ok()?;
-                // Of a link this is the link's own.
-                let data = entry.metadata().ok()?;
-                (data.is_file() && self.may_show(&name)).then(|| (data.mtime(), name))
-            })
-            .collect();
+        let mut names = self.names()?;
         names.sort_by(|a, b| b.cmp(a));
         let left_out = names.len().saturating_sub(LISTED);
         names.truncate(LISTED);
@@ -230,6 +236,16 @@ impl Library {
             }
         }
         Ok(bytes)
+    }
+
+    /// The page of all recordings as those of one job.
+    pub(super) fn job(&self) -> Result<Vec<u8>, Failure> {
+        let _one_at_a_time = self.lock();
+        let names = self.names().map_err(Failure::new)?.into_iter();
+        let mut files: Vec<PathBuf> = names.map(|(_, name)| self.path.join(name)).collect();
+        files.sort();
+        let plan = JobPlan::of(&self.path, self.regions.clone(), self.rules.clone());
+        report_job::page_of(&plan, &files)
     }
 
     /// A recording's row of the list.

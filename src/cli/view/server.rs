@@ -56,6 +56,7 @@ pub(crate) fn serve(listener: TcpListener, site: Site) -> io::Result<()> {
     let router = Router::new()
         .route("/{token}", get(index))
         .route("/{token}/", get(index))
+        .route("/{token}/job", get(job))
         .route("/{token}/{file}", get(asset))
         .route("/{token}/run/{name}", get(run))
         .route("/{token}/page/{name}", get(page))
@@ -198,6 +199,10 @@ async fn index(State(site): State<Arc<Site>>) -> Response {
         Ok(answer_with(StatusCode::OK, HTML, html::POLICY, text))
     })
     .await
+}
+
+async fn job(State(site): State<Arc<Site>>) -> Response {
+    work(move || Ok(answer(StatusCode::OK, HTML, site.library.job()?))).await
 }
 
 async fn asset(Path((_, file)): Path<(String, String)>) -> Response {
