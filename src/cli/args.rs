@@ -680,7 +680,8 @@ pub(crate) struct JobArguments {
     /// How long a machine may take: those that do not answer by then are named
     #[arg(long, value_name = "TIME", default_value = "10s")]
     pub(crate) timeout: String,
-    /// Answers that were recorded: outputs of dump --json, or folders with them
+    /// What was kept: outputs of dump --json, or dumps of torch's flight recorder, or folders with
+    /// them
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub(crate) from: Vec<PathBuf>,
 }

@@ -11,6 +11,7 @@ mod dump_kernel;
 mod dump_plan;
 mod dump_snapshot;
 mod failure;
+mod flight;
 mod formats;
 mod free_threaded;
 mod gather;

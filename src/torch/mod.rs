@@ -13,9 +13,11 @@
 //! | [`stitch`] | whose work a thread waits for in `backward()` |
 //! | [`waits`] | what a thread waits for |
 //! | [`collectives`] | the collective that it is in |
+//! | [`flight_recorder`] | the collectives that torch has kept |
 
 pub mod classify;
 pub mod collectives;
+pub mod flight_recorder;
 pub mod job;
 pub mod nccl_ras;
 pub mod probe;

@@ -209,3 +209,52 @@ fn steps_that_get_slow_make_a_recording() {
     let text = report(&folder.path().join("slow.tspy"), &[]);
     assert!(text.contains("begun because steps took"), "{text}");
 }
+
+/// Dumps of torch's flight recorder say who has not called what the others are in.
+#[test]
+fn flight_recorders_name_the_rank_that_did_not_call() {
+    let Some(python) = torch_python() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    // Ranks that are left in the last collective may fail as the others end.
+    let ran = Command::new(&python)
+        .args(["-m", "torch.distributed.run", "--standalone"])
+        .args(["--nproc-per-node", "3", &program("flight_ranks.py")])
+        .arg(folder.path())
+        .env("TORCH_FR_BUFFER_SIZE", "100")
+        .output()
+        .unwrap();
+    let line = marked("flight_ranks.py", "the last");
+    for name in ["trace_rank_", "json_rank_"] {
+        let of_rank = |rank: u32| {
+            let plain = folder.path().join(format!("{name}{rank}"));
+            let json = plain.with_extension("json");
+            if plain.exists() { plain } else { json }
+        };
+        assert!(of_rank(2).exists(), "{}", said(&ran));
+        let read = |ranks: &[u32], options: &[&str]| {
+            let mut command = torchspy();
+            command.arg("dump").args(options);
+            for rank in ranks {
+                command.arg("--from").arg(of_rank(*rank));
+            }
+            let ran = command.output().unwrap();
+            assert!(ran.status.success(), "{}", said(&ran));
+            String::from_utf8(ran.stdout).unwrap()
+        };
+        let text = read(&[0, 1, 2], &[]);
+        let sentence = "rank 2 has not called collective 6, which others are in:";
+        assert!(text.contains(sentence), "{text}");
+        let calls = "rank 0-1: all_reduce [4] Float, under way";
+        assert!(text.contains(calls), "{text}");
+        if name.starts_with("trace") {
+            let place = format!("flight_ranks.py:{line} main");
+            assert!(text.contains(&place), "{text}");
+        }
+        let json: Value = serde_json::from_str(&read(&[0, 2], &["--json"])).unwrap();
+        assert_eq!(json["missing_ranks"], serde_json::json!([1]), "{json}");
+        assert_eq!(
+            json["findings"][0]["what"]["behind"]["ranks"][0], 2,
+            "{json}"
+        );
+    }
+}

@@ -4,6 +4,7 @@ pub mod attach;
 #[cfg(test)]
 mod built;
 pub mod deadlocks;
+pub mod flight;
 pub mod groups;
 pub mod hang;
 pub mod job;

@@ -1,6 +1,7 @@
 //! One or several snapshots of a job, for people and for machines.
 
 pub mod answer;
+pub mod flight;
 mod head;
 pub mod job;
 pub mod job_json;
