@@ -1,9 +1,9 @@
 //! Dumps of torch's flight recorder: the collectives that a rank has called last, as torch itself
 //! has kept them.
 //!
-//! Source: torch/csrc/distributed/c10d/FlightRecorderDetail.hpp (2.15.0; version 2.10 of the dumps).
-//! Files are pickles (`TORCH_NCCL_DEBUG_INFO_TEMP_FILE`, by default `/tmp/nccl_trace_rank_N`), or
-//! the same as JSON.
+//! Source: torch/csrc/distributed/c10d/FlightRecorderDetail.hpp (2.15.0; version 2.10 of the
+//! dumps). Files are pickles (`TORCH_NCCL_DEBUG_INFO_TEMP_FILE`, by default
+//! `/tmp/nccl_trace_rank_N`), or the same as JSON.
 
 use anyhow::Context;
 use rustc_hash::FxHashMap;
