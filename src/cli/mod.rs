@@ -19,6 +19,7 @@ mod hints;
 mod job_plan;
 mod messages;
 mod nccl;
+mod objects;
 mod open_outputs;
 mod option_values;
 mod output_file;
@@ -45,6 +46,7 @@ mod watch_plan;
 
 use clap::Parser;
 use failure::Failure;
+use objects::fetch::fetch;
 use plan::Plan;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -65,7 +67,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn dispatch(plan: Plan) -> Result<ExitCode, Failure> {
+fn dispatch(mut plan: Plan) -> Result<ExitCode, Failure> {
+    plan.inputs().into_iter().try_for_each(fetch)?;
     match plan {
         Plan::Record(plan) => commands::record::run(*plan),
         Plan::Report(plan) => commands::report::run(&plan),
@@ -74,6 +77,7 @@ fn dispatch(plan: Plan) -> Result<ExitCode, Failure> {
         Plan::Convert(plan) => commands::convert::run(&plan),
         Plan::Snapshot(plan) => commands::snapshot::run(plan),
         Plan::View(plan) => commands::view::run(plan),
+        Plan::Send(plan) => commands::send::run(&plan),
         Plan::Trigger(folder) => commands::trigger::run(&folder),
         Plan::Diff(plan) => commands::diff::run(&plan),
         Plan::Dump(plan) => commands::dump::run(&plan),
