@@ -41,6 +41,9 @@ pub(crate) enum Subcommands {
     /// Without -o, the page has the recording's name with .snapshot.html.
     #[command(after_help = SNAPSHOT_AFTER_HELP)]
     Snapshot(SnapshotArguments),
+    /// Send recordings to object storage that could not be sent when they were made
+    #[command(after_help = SEND_AFTER_HELP)]
+    Send(SendArguments),
     /// Make recorders begin that wait for it: record --trigger file:DIR
     ///
     /// Recorders on all hosts that see the folder begin within seconds.
@@ -140,6 +143,9 @@ pub(crate) struct RecordArguments {
     /// Replace output files that are there already
     #[arg(long)]
     pub(crate) force: bool,
+    /// Where recordings wait for object storage: without it, ~/.local/state/torchspy/spool
+    #[arg(long, value_name = "DIR")]
+    pub(crate) spool: Option<PathBuf>,
     /// Rewrite the page each TIME while recording (5s at least; less often where that would take
     /// more than 2 % of a CPU)
     #[arg(long, value_name = "TIME")]
@@ -449,6 +455,18 @@ pub(crate) struct TriggerArguments {
     /// The folder that the recorders watch
     #[arg(value_name = "DIR")]
     pub(crate) folder: PathBuf,
+}
+
+const SEND_AFTER_HELP: &str = "\
+Examples:
+  torchspy send
+  torchspy send --spool /scratch/spool";
+
+#[derive(Debug, Args)]
+pub(crate) struct SendArguments {
+    /// The folder where recordings wait: without it, ~/.local/state/torchspy/spool
+    #[arg(long, value_name = "DIR")]
+    pub(crate) spool: Option<PathBuf>,
 }
 
 const SNAPSHOT_AFTER_HELP: &str = "\

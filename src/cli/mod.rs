@@ -21,6 +21,7 @@ mod job_plan;
 mod messages;
 mod monitor;
 mod nccl;
+mod objects;
 mod open_outputs;
 mod option_values;
 mod output_file;
@@ -47,6 +48,7 @@ mod watch_plan;
 
 use clap::Parser;
 use failure::Failure;
+use objects::fetch::fetch;
 use plan::Plan;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -67,7 +69,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn dispatch(plan: Plan) -> Result<ExitCode, Failure> {
+fn dispatch(mut plan: Plan) -> Result<ExitCode, Failure> {
+    plan.inputs().into_iter().try_for_each(fetch)?;
     match plan {
         Plan::Record(plan) => commands::record::run(*plan),
         Plan::Report(plan) => commands::report::run(&plan),
@@ -76,6 +79,7 @@ fn dispatch(plan: Plan) -> Result<ExitCode, Failure> {
         Plan::Convert(plan) => commands::convert::run(&plan),
         Plan::Snapshot(plan) => commands::snapshot::run(plan),
         Plan::View(plan) => commands::view::run(plan),
+        Plan::Send(plan) => commands::send::run(&plan),
         Plan::Trigger(folder) => commands::trigger::run(&folder),
         Plan::Diff(plan) => commands::diff::run(&plan),
         Plan::Dump(plan) => commands::dump::run(&plan),

@@ -4,6 +4,7 @@
 use super::failure::Failure;
 use super::formats::Format;
 use super::hints;
+use super::objects::address::Address;
 use super::output_names::OutputFile;
 use crate::os::file_lock;
 use nix::fcntl::OFlag;
@@ -206,6 +207,12 @@ pub(super) fn identity_at(path: &Path) -> Option<(u64, u64)> {
 /// else can write to the folder may have put it there.
 pub(crate) fn open_named(output: &OutputFile, force: bool) -> Result<OpenOutput, Failure> {
     let OutputFile { path, format, .. } = output;
+    if Address::is_meant_by(path) {
+        return Err(Failure::usage(
+            format!("{}: only record writes to object storage", path.display()),
+            "give a file, and copy it: aws s3 cp FILE s3://BUCKET/KEY",
+        ));
+    }
     let (file, destination) = match create_exclusively(path, *format) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             open_existing(path, *format, force)?

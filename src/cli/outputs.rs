@@ -26,6 +26,7 @@ use anyhow::{Context, Result};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub(crate) use crate::report::naming::{NameParts, base_name};
@@ -36,6 +37,8 @@ pub(crate) struct RecordingSink {
     writer: Arc<Mutex<Option<RecordingWriter>>>,
     /// The same file, marked as being written.
     mark: Arc<File>,
+    /// Bytes of complete segments.
+    length: Arc<AtomicU64>,
 }
 
 impl RecordingSink {
@@ -45,9 +48,16 @@ impl RecordingSink {
         file_lock::hold(&mark);
         let writer = RecordingWriter::from_file(file, run)?;
         Ok(Self {
+            length: Arc::new(writer.length().into()),
             writer: Arc::new(Mutex::new(Some(writer))),
             mark,
         })
+    }
+
+    /// Bytes of the recording that are complete, as it grows. No lock: a thread of low priority may
+    /// ask.
+    pub(crate) fn length(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.length)
     }
 
     /// Ends the recording. `Ok` means that it is on the disk.
@@ -63,7 +73,11 @@ impl SegmentSink for RecordingSink {
     fn write(&mut self, segment: &Segment) -> io::Result<()> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         match writer.as_mut() {
-            Some(writer) => writer.write_segment(segment).map_err(io::Error::from),
+            Some(writer) => {
+                writer.write_segment(segment)?;
+                self.length.store(writer.length(), Ordering::Release);
+                Ok(())
+            }
             None => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }

@@ -12,6 +12,7 @@ use super::formats::{self, Format};
 use super::github_summary;
 use super::job_plan::{JobConvertPlan, JobPlan};
 use super::monitor::Conditions;
+use super::objects::address::{self, Address};
 use super::option_values::{
     parse_duration, parse_duration_of, parse_editor, parse_gpu, parse_max_stopped, parse_ranks,
     parse_rate, parse_regex, parse_snapshot, parse_trigger, redaction,
@@ -46,6 +47,7 @@ pub(crate) enum Plan {
     Convert(ConvertPlan),
     ConvertJob(JobConvertPlan),
     Snapshot(SnapshotPlan),
+    Send(SendPlan),
     Trigger(PathBuf),
     View(ViewPlan),
     Diff(DiffPlan),
@@ -115,6 +117,8 @@ pub(crate) struct RecordPlan {
     pub(crate) beside: Format,
     /// Files that are there are replaced.
     pub(crate) force: bool,
+    /// Where a recording waits to be sent to object storage; `None`: the user's own.
+    pub(crate) spool: Option<PathBuf>,
     /// The page is opened at the end.
     pub(crate) open: bool,
     pub(crate) snapshot: Option<SnapshotEvery>,
@@ -216,6 +220,12 @@ pub(crate) struct ViewPlan {
 }
 
 #[derive(Debug)]
+pub(crate) struct SendPlan {
+    /// Where recordings wait; `None`: the user's own.
+    pub(crate) spool: Option<PathBuf>,
+}
+
+#[derive(Debug)]
 pub(crate) struct RulesPlan {
     /// `None`: all rows.
     pub(crate) pattern: Option<String>,
@@ -249,7 +259,7 @@ impl Plan {
     pub(crate) fn new(arguments: Arguments) -> Result<Self, Failure> {
         Ok(match arguments.command {
             Subcommands::Record(arguments) => Plan::Record(Box::new(RecordPlan::new(arguments)?)),
-            Subcommands::Report(arguments) if arguments.file.is_dir() => {
+            Subcommands::Report(arguments) if is_job(&arguments.file) => {
                 Plan::ReportJob(JobPlan::new(arguments)?)
             }
             Subcommands::Report(arguments) if arguments.mesh.is_some() => {
@@ -299,7 +309,7 @@ impl Plan {
                     }
                 }),
             }),
-            Subcommands::Convert(arguments) if arguments.file.is_dir() => {
+            Subcommands::Convert(arguments) if is_job(&arguments.file) => {
                 Plan::ConvertJob(JobConvertPlan::new(arguments)?)
             }
             Subcommands::Convert(arguments) => Plan::Convert(ConvertPlan::new(arguments)?),
@@ -315,6 +325,9 @@ impl Plan {
                 rules: Rules::read(arguments.attribution.rules.as_deref())?,
             }),
             Subcommands::Snapshot(arguments) => Plan::Snapshot(SnapshotPlan::new(arguments)?),
+            Subcommands::Send(arguments) => Plan::Send(SendPlan {
+                spool: arguments.spool,
+            }),
             Subcommands::Trigger(arguments) => Plan::Trigger(arguments.folder),
             Subcommands::Diff(arguments) => Plan::Diff(DiffPlan::new(arguments)?),
             Subcommands::Dump(arguments) => Plan::Dump(DumpPlan::new(&arguments)?),
@@ -340,6 +353,27 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// Recordings that are read, and folders of them.
+    pub(crate) fn inputs(&mut self) -> Vec<&mut PathBuf> {
+        match self {
+            Plan::Report(plan) => vec![&mut plan.file],
+            Plan::ReportJob(plan) => vec![&mut plan.folder],
+            Plan::Convert(plan) => vec![&mut plan.file],
+            Plan::ConvertJob(plan) => vec![&mut plan.job.folder],
+            Plan::View(plan) => vec![&mut plan.path],
+            Plan::Inspect(plan) => vec![&mut plan.file],
+            Plan::Diff(plan) => plan.a.iter_mut().chain(&mut plan.b).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Whether an argument is the recordings of a job, not one recording.
+fn is_job(argument: &Path) -> bool {
+    argument.is_dir() || Address::is_folder(argument)
+}
+
 impl RecordPlan {
     fn new(arguments: RecordArguments) -> Result<Self, Failure> {
         let confidential = arguments.confidential.confidential;
@@ -355,6 +389,7 @@ impl RecordPlan {
             Some(format) => named_output(arguments.output, format)?,
         };
         output_pattern::check(&outputs)?;
+        address::check(&outputs)?;
         let beside = format.unwrap_or(Format::Page);
         let is_page = |output: &OutputFile| output.format == Format::Page;
         let has_page = match outputs.is_empty() {
@@ -415,6 +450,7 @@ impl RecordPlan {
             outputs,
             beside,
             force: arguments.force,
+            spool: arguments.spool,
             open: arguments.open,
             drawing,
             regions: regions::parse(&arguments.attribution.region)?,

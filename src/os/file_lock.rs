@@ -4,14 +4,29 @@
 //! drops it when the writer ends, however that happens, it is seen from other containers and, where
 //! the file system supports locks, from other hosts. Reading is never prevented.
 
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use std::fs::File;
+use std::io;
 
 /// Marks a file that is open for writing, until it is closed or [`release`]d. Where the file system
 /// has no locks, it stays unmarked.
 pub fn hold(file: &File) {
     let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&whole(libc::F_WRLCK)));
+}
+
+/// Marks a file that is open for writing, unless another has marked it. Returns whether it is
+/// marked now.
+///
+/// # Errors
+/// The file system has no locks.
+pub fn try_hold(file: &File) -> io::Result<bool> {
+    match fcntl(file, FcntlArg::F_OFD_SETLK(&whole(libc::F_WRLCK))) {
+        Ok(_) => Ok(true),
+        Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Removes the mark.
@@ -51,7 +66,8 @@ mod tests {
         assert!(is_held(&other));
         release(&writer);
         assert!(!is_held(&other));
-        hold(&writer);
+        let second = File::options().write(true).open(file.path()).unwrap();
+        assert!(try_hold(&writer).unwrap() && !try_hold(&second).unwrap());
         let copy = writer.try_clone().unwrap();
         drop(writer);
         assert!(is_held(&other));

@@ -9,6 +9,7 @@
 mod dump_job;
 mod job;
 mod launch;
+mod objects;
 mod record;
 mod signals;
 mod snapshot;

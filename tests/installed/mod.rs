@@ -119,6 +119,13 @@ pub fn spark_python() -> Option<PathBuf> {
     or_skip(found.flatten(), reason)
 }
 
+/// The Python that has an S3 server.
+pub fn objects_python() -> Option<PathBuf> {
+    let found = below(cache(), "objects-", "bin/python");
+    let reason = "no S3 server (scripts/torch-env objects makes it)";
+    or_skip(found, reason)
+}
+
 /// A profiler that torchspy is measured against.
 pub fn peer(name: &str) -> Option<PathBuf> {
     let wanted = std::env::var_os("TORCHSPY_NO_PEERS").is_none();

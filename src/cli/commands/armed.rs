@@ -124,8 +124,7 @@ impl Armed {
         match finish.outputs.keep_recording() {
             Ok(()) => Ok(finish),
             Err(failure) => {
-                let _ = finish.session.stop();
-                finish.outputs.discard();
+                finish.discard();
                 Err(failure)
             }
         }

@@ -6,6 +6,7 @@ use crate::cli::browser;
 use crate::cli::failure::Failure;
 use crate::cli::formats::Format;
 use crate::cli::messages;
+use crate::cli::objects::fetch::shown;
 use crate::cli::output_file::write_together;
 use crate::cli::output_names::OutputFile;
 use crate::cli::outputs;
@@ -18,7 +19,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 pub(crate) fn run(plan: &ConvertPlan) -> Result<ExitCode, Failure> {
-    run_as(plan, &plan.file.display().to_string())
+    run_as(plan, &shown(&plan.file))
 }
 
 /// The same of a recording that messages call `shown`.

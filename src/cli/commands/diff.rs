@@ -10,6 +10,7 @@ use crate::cli::diff_plan::DiffPlan;
 use crate::cli::failure::Failure;
 use crate::cli::formats::Format;
 use crate::cli::messages;
+use crate::cli::objects::fetch::shown;
 use crate::cli::output_file::write_named;
 use crate::cli::outputs;
 use crate::model::profile::Profile;
@@ -29,7 +30,7 @@ pub(crate) fn run(plan: &DiffPlan) -> Result<ExitCode, Failure> {
     let all = a_profiles.iter_mut().chain(&mut b_profiles);
     let mut confidential = outputs::hide(plan.confidential.as_deref(), all);
     let mut names = |files: &[PathBuf]| -> Vec<String> {
-        let names = files.iter().map(|file| file.display().to_string());
+        let names = files.iter().map(|file| shown(file));
         let shown = names.map(|name| match &mut confidential {
             Some(confidential) => confidential.file(&name),
             None => name,
@@ -87,10 +88,7 @@ fn refuse_own_files(plan: &DiffPlan) -> Result<(), Failure> {
 fn open_all(files: &[PathBuf], plan: &DiffPlan) -> Result<Vec<Profile>, Failure> {
     files
         .iter()
-        .map(|file| {
-            let shown = file.display().to_string();
-            report::open(file, &shown, &plan.regions, &plan.rules)
-        })
+        .map(|file| report::open(file, &shown(file), &plan.regions, &plan.rules))
         .collect()
 }
 

@@ -4,6 +4,7 @@
 use crate::cli::browser;
 use crate::cli::failure::Failure;
 use crate::cli::formats::Format;
+use crate::cli::objects::sender::Sending;
 use crate::cli::open_outputs::OpenOutputs;
 use crate::cli::output_file::OpenOutput;
 use crate::cli::outputs::{self, RecordingSink};
@@ -25,6 +26,8 @@ pub(crate) struct Finish {
     pub(crate) session: Session,
     pub(crate) sink: RecordingSink,
     pub(crate) outputs: OpenOutputs,
+    /// The recording goes to object storage.
+    pub(crate) sending: Option<Sending>,
     /// The page is opened at the end.
     pub(crate) open: bool,
     pub(crate) drawing: Drawing,
@@ -78,6 +81,15 @@ impl Finishing {
 }
 
 impl Finish {
+    /// Ends a recording that has not begun; nothing of it stays.
+    pub(crate) fn discard(self) {
+        let _ = self.session.stop();
+        self.outputs.discard();
+        if let Some(sending) = self.sending {
+            sending.discard();
+        }
+    }
+
     fn run(mut self, saved: &AtomicBool) -> Ended {
         let mut ended = Ended::default();
         let mut failures = 0_usize;
@@ -98,6 +110,9 @@ impl Finish {
         }
         if let Err(failure) = self.outputs.check_recording_name() {
             failed(&failure);
+        }
+        if let Some(sending) = &self.sending {
+            sending.end();
         }
         let path = self.outputs.recording_path();
         let named = self.outputs.named_recording();
@@ -133,6 +148,11 @@ impl Finish {
                 failed(&Failure::new(error).maybe_hint(hint));
                 self.outputs.remove_placeholders();
             }
+        }
+        if let Some(sending) = self.sending.take()
+            && let Err(failure) = sending.report()
+        {
+            failed(&failure);
         }
         for path in self.outputs.written() {
             messages::note(&format!("wrote {}", path.display()));

@@ -16,6 +16,7 @@ pub(crate) mod report;
 pub(crate) mod report_job;
 pub(crate) mod rules;
 mod rules_of;
+pub(crate) mod send;
 pub(crate) mod snapshot;
 mod snapshots;
 pub(crate) mod top;

@@ -4,6 +4,7 @@ use super::armed::Armed;
 use super::finish::{Ended, Finish, Finishing};
 use super::snapshots::Snapshots;
 use crate::cli::failure::Failure;
+use crate::cli::objects::sender::{Sending, Spooled};
 use crate::cli::open_outputs::OpenOutputs;
 use crate::cli::outputs::{NameParts, RecordingSink};
 use crate::cli::plan::{Drawing, RecordPlan, Target};
@@ -97,8 +98,7 @@ fn launch(
             Ok(recorder.run())
         }
         Err(error) => {
-            let _ = finish.session.stop();
-            finish.outputs.discard();
+            finish.discard();
             Err(hints::launch_failure(error))
         }
     }
@@ -134,8 +134,7 @@ fn attach(plan: RecordPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, 
     let (duration, snapshot) = (plan.duration, plan.snapshot.clone());
     let finish = start(plan, &run, place)?;
     if let Err(failure) = finish.outputs.keep_recording() {
-        let _ = finish.session.stop();
-        finish.outputs.discard();
+        finish.discard();
         return Err(failure);
     }
     let mut recorder = Recorder::new(signals, finish, None, duration);
@@ -173,8 +172,18 @@ pub(super) fn start(
             .for_each(|output| output.is_numbered = true);
     }
     target::check_options(&plan.options, run.pid)?;
+    let spooled = Spooled::divert(&mut wanted, plan.spool.as_deref(), plan.force, &parts)?;
     let folder = Path::new("");
-    let mut outputs = OpenOutputs::open(&wanted, plan.beside, plan.force, folder, &parts)?;
+    let opened = OpenOutputs::open(&wanted, plan.beside, plan.force, folder, &parts);
+    let mut outputs = match opened {
+        Ok(outputs) => outputs,
+        Err(failure) => {
+            if let Some(spooled) = spooled {
+                spooled.discard();
+            }
+            return Err(failure);
+        }
+    };
     if let Some((taken, new)) = outputs.renamed(&wanted) {
         messages::note(&format!(
             "{} is there already: writing {}",
@@ -185,6 +194,10 @@ pub(super) fn start(
     hold_pages(&plan, &named, &mut outputs);
     match start_session(&plan, run, &outputs) {
         Ok((session, sink)) => Ok(Finish {
+            sending: match spooled {
+                Some(spooled) => Some(spooled.prepare(&outputs, &sink).map_err(Failure::new)?),
+                None => None,
+            },
             session,
             sink,
             outputs,
@@ -195,6 +208,9 @@ pub(super) fn start(
         }),
         Err(failure) => {
             outputs.discard();
+            if let Some(spooled) = spooled {
+                spooled.discard();
+            }
             Err(failure)
         }
     }
@@ -322,7 +338,10 @@ impl Recorder {
         }
     }
 
-    fn begin(&mut self, finish: Finish, duration: Option<Duration>) {
+    fn begin(&mut self, mut finish: Finish, duration: Option<Duration>) {
+        if let Some(sending) = &mut finish.sending {
+            sending.begin();
+        }
         self.progress = Some(Progress::start());
         self.sampling = Some(finish);
         self.deadline = duration.and_then(|duration| Instant::now().checked_add(duration));
@@ -341,6 +360,9 @@ impl Recorder {
             self.take_snapshot();
             if let Some(finish) = &self.sampling {
                 let snapshot = finish.session.progress();
+                if let Some(failure) = finish.sending.as_ref().and_then(Sending::trouble) {
+                    self.print(|| messages::failed(&failure));
+                }
                 if let Some(progress) = &self.progress {
                     progress.update(&snapshot);
                 }

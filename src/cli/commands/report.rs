@@ -4,6 +4,7 @@ use super::convert::is_same_file;
 use crate::analysis::progress::window::{restrict, restrict_to};
 use crate::cli::failure::Failure;
 use crate::cli::formats::Format;
+use crate::cli::objects::fetch::{address_of, shown};
 use crate::cli::outputs;
 use crate::cli::plan::{Drawing, ReportPlan};
 use crate::cli::rules::Rules;
@@ -16,7 +17,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
-    let shown = plan.file.display().to_string();
+    let shown = shown(&plan.file);
     let mut profile = open(&plan.file, &shown, &plan.regions, &plan.rules)?;
     outputs::hide(plan.confidential.as_deref(), [&mut profile]);
     if let Some(range) = plan.steps {
@@ -85,6 +86,11 @@ pub(crate) fn open(
     rules.warn_of_unmatched(&profile);
     for missing in &profile.missing {
         messages::warning(missing);
+    }
+    if let (Some(address), false) = (address_of(path), profile.missing.is_empty()) {
+        messages::note(&format!(
+            "or it is still being recorded: this is what was sent to {address} so far"
+        ));
     }
     if let Some(text) = so_far(&profile) {
         messages::note(&format!("{shown} is {text}"));
