@@ -18,6 +18,7 @@ mod github_summary;
 mod hints;
 mod job_plan;
 mod messages;
+mod mlflow;
 mod nccl;
 mod open_outputs;
 mod option_values;
@@ -32,6 +33,7 @@ mod progress;
 mod pyspy;
 mod regions;
 mod rules;
+mod scaling_plan;
 mod sources;
 mod steering;
 mod target;
@@ -76,6 +78,7 @@ fn dispatch(plan: Plan) -> Result<ExitCode, Failure> {
         Plan::View(plan) => commands::view::run(plan),
         Plan::Trigger(folder) => commands::trigger::run(&folder),
         Plan::Diff(plan) => commands::diff::run(&plan),
+        Plan::Scaling(plan) => commands::scaling::run(&plan),
         Plan::Dump(plan) => commands::dump::run(&plan),
         Plan::Watch(plan) => commands::watch::run(&plan),
         Plan::Top(plan) => commands::top::run(plan),

@@ -9,6 +9,7 @@
 mod dump_job;
 mod job;
 mod launch;
+mod mlflow;
 mod record;
 mod signals;
 mod snapshot;

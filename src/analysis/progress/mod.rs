@@ -283,6 +283,20 @@ pub fn epochs(profile: &Profile, process: ProcessId) -> Vec<(u64, u64)> {
     }
 }
 
+/// The training passes of a process that are complete in the recording, each until the next one,
+/// with the samples of a batch; empty if steps are not an optimizer's.
+pub fn complete_passes(profile: &Profile, process: ProcessId) -> (Vec<Pass>, Option<u64>) {
+    match series::count(profile, process) {
+        Some(counted) if counted.unit == StepUnit::Optimizer => {
+            let passes = passes::passes(profile, process, &counted);
+            let training: Vec<&Pass> = passes.iter().filter(|pass| pass.trains).collect();
+            let size = batch_size(profile, &training);
+            (passes::complete(profile, &passes), size)
+        }
+        _ => (Vec::new(), None),
+    }
+}
+
 /// The steps of a process, and how they are counted.
 #[derive(Clone, Debug, Default)]
 pub struct Counting {

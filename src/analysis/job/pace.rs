@@ -1,0 +1,121 @@
+//! How fast a rank trains: epochs, steps, energy of its device, and what divides the work.
+
+use crate::analysis::energy::curve::Curve;
+use crate::analysis::progress::{complete_passes, progress, timed_steps};
+use crate::analysis::tracks::Device;
+use crate::model::category::SummaryRow;
+use crate::model::ids::{FunctionId, ProcessId, StackId};
+use crate::model::profile::{Profile, ProfileSample};
+use crate::model::reduction::{EpochPace, MOST_EPOCHS, MOST_PARTS, Pace, StepPart};
+use crate::model::track::TrackKind;
+use rustc_hash::FxHashSet;
+
+/// Code that divides the work of a step among ranks, by its path, in the order in which it is asked:
+/// DeepSpeed and Horovod may wrap the others. Source: torch 2.15, DeepSpeed 0.18, Horovod 0.28,
+/// Megatron-Core 0.14.
+const STRATEGIES: &[(&str, &str)] = &[
+    ("/deepspeed/runtime/engine.py", "DeepSpeed"),
+    ("/horovod/torch/", "Horovod"),
+    ("/megatron/core/distributed/", "Megatron"),
+    ("/torch/distributed/fsdp/", "FSDP"),
+    ("/torch/distributed/_composable/fsdp/", "FSDP"),
+    ("/torch/nn/parallel/distributed.py", "DDP"),
+    ("/torch/nn/parallel/data_parallel.py", "DataParallel"),
+];
+
+/// The pace of a process whose training thread has the samples `own`.
+pub fn pace(
+    profile: &Profile,
+    process: ProcessId,
+    own: &[&ProfileSample],
+    device: Option<&Device>,
+) -> Pace {
+    let steps: Vec<(u64, u64)> = timed_steps(profile, process)
+        .into_iter()
+        .filter(|(_, left_out)| left_out.is_none())
+        .map(|(step, _)| (step.start_ns, step.end_ns))
+        .collect();
+    let samples_a_step = progress(profile, process, own).and_then(|progress| {
+        let batches = progress.batches_per_step?;
+        progress.batch_size?.checked_mul(batches)
+    });
+    Pace {
+        strategy: strategy(profile, own).map(str::to_owned),
+        epochs: epochs(profile, process, device),
+        parts: parts(&steps),
+        samples_a_step,
+        utilization: device.map_or(Vec::new(), |device| utilization(profile, device, &steps)),
+    }
+}
+
+/// By the code that runs in training: that of other strategies is imported, too.
+fn strategy(profile: &Profile, own: &[&ProfileSample]) -> Option<&'static str> {
+    let trains = own
+        .iter()
+        .filter(|sample| sample.row != SummaryRow::Startup);
+    let stacks: FxHashSet<StackId> = trains.filter_map(|sample| sample.stack).collect();
+    let mut functions: FxHashSet<FunctionId> = FxHashSet::default();
+    for stack in stacks {
+        let frames = profile.stacks.leaf_to_root(Some(stack));
+        functions.extend(frames.map(|frame| profile.stacks.frame(frame).function));
+    }
+    let files: FxHashSet<&str> = functions
+        .into_iter()
+        .filter_map(|id| profile.function(id))
+        .filter(|function| function.is_python)
+        .map(|function| function.file.as_str())
+        .collect();
+    let is_seen = |part: &str| files.iter().any(|file| file.contains(part));
+    let found = STRATEGIES.iter().find(|(part, _)| is_seen(part));
+    found.map(|&(_, name)| name)
+}
+
+fn epochs(profile: &Profile, process: ProcessId, device: Option<&Device>) -> Vec<EpochPace> {
+    let curve = device.and_then(|device| {
+        let figure = device.figure(TrackKind::Energy)?;
+        Curve::new(profile, figure.track)
+    });
+    let (passes, batch_size) = complete_passes(profile, process);
+    let kept = passes.into_iter().take(MOST_EPOCHS);
+    kept.map(|pass| {
+        let energy = curve
+            .as_ref()
+            .and_then(|curve| curve.between(pass.start_ns, pass.end_ns));
+        EpochPace {
+            start_ns: pass.start_ns,
+            end_ns: pass.end_ns,
+            steps: pass.steps,
+            samples: batch_size.and_then(|size| size.checked_mul(pass.batches)),
+            energy_j: energy.map(|energy| energy.joules),
+        }
+    })
+    .collect()
+}
+
+fn parts(steps: &[(u64, u64)]) -> Vec<StepPart> {
+    let count = steps.len().min(MOST_PARTS);
+    let part = |at: usize| {
+        let (from, to) = (at * steps.len() / count, (at + 1) * steps.len() / count);
+        let own = steps.get(from..to).unwrap_or_default();
+        StepPart {
+            steps: own.len() as u32,
+            ns: own
+                .iter()
+                .map(|(start, end)| end.saturating_sub(*start))
+                .sum(),
+        }
+    };
+    (0..count).map(part).collect()
+}
+
+fn utilization(profile: &Profile, device: &Device, steps: &[(u64, u64)]) -> Vec<f64> {
+    let (Some(&(from, _)), Some(&(_, to))) = (steps.first(), steps.last()) else {
+        return Vec::new();
+    };
+    let length = to.saturating_sub(from) as u128;
+    let at = |part: usize| from + (length * part as u128 / MOST_PARTS as u128) as u64;
+    let parts = (0..MOST_PARTS).map(|part| at(part)..at(part + 1));
+    parts
+        .filter_map(|time| device.mean(profile, TrackKind::Utilization, time))
+        .collect()
+}
