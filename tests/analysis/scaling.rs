@@ -2,6 +2,7 @@
 //! truth as often as they say.
 
 use proptest::prelude::*;
+use std::path::Path;
 use torchspy::analysis::scaling::fit::{Division, Fit, Measured, Model, NoFit, fit};
 use torchspy::analysis::scaling::mean::{Estimate, Mean};
 use torchspy::analysis::scaling::run::{Energy, Run};
@@ -433,8 +434,10 @@ fn all_forms_say_the_same() {
     );
     let table = csv::render(&Sheet::new(&fit_columns(), &fits(&scaling)));
     assert_eq!(table.lines().count(), 5, "{table}");
-    // Every key of the JSON that is no list or estimate is a heading.
     let page = scaling_page::render(&scaling);
+    // To be looked at.
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("scaling.html");
+    std::fs::write(path, &page).unwrap();
     assert!(page.contains("<svg") && !page.contains("<script"), "{page}");
     assert!(
         page.contains("nccl &lt;b&gt;&amp;") && !page.contains("NaN"),

@@ -1,18 +1,18 @@
 //! How fast a rank trains: epochs, steps, energy of its device, and what divides the work.
 
 use crate::analysis::energy::curve::Curve;
-use crate::analysis::progress::{complete_passes, progress, timed_steps};
+use crate::analysis::progress::{Paced, paced};
 use crate::analysis::tracks::Device;
 use crate::model::category::SummaryRow;
-use crate::model::ids::{FunctionId, ProcessId, StackId};
+use crate::model::ids::{ProcessId, StackId};
 use crate::model::profile::{Profile, ProfileSample};
 use crate::model::reduction::{EpochPace, MOST_EPOCHS, MOST_PARTS, Pace, StepPart};
 use crate::model::track::TrackKind;
 use rustc_hash::FxHashSet;
 
-/// Code that divides the work of a step among ranks, by its path, in the order in which it is asked:
-/// DeepSpeed and Horovod may wrap the others. Source: torch 2.15, DeepSpeed 0.18, Horovod 0.28,
-/// Megatron-Core 0.14.
+/// Code that divides the work of a step among ranks, by its path, in the order in which it is
+/// asked: DeepSpeed and Horovod may wrap the others. Source: torch 2.15, DeepSpeed 0.18, Horovod
+/// 0.28, Megatron-Core 0.14.
 const STRATEGIES: &[(&str, &str)] = &[
     ("/deepspeed/runtime/engine.py", "DeepSpeed"),
     ("/horovod/torch/", "Horovod"),
@@ -23,6 +23,10 @@ const STRATEGIES: &[(&str, &str)] = &[
     ("/torch/nn/parallel/data_parallel.py", "DataParallel"),
 ];
 
+/// The file of the functions that import modules (CPython, Lib/importlib/_bootstrap.py, which is
+/// frozen).
+const IMPORT: &str = "<frozen importlib";
+
 /// The pace of a process whose training thread has the samples `own`.
 pub fn pace(
     profile: &Profile,
@@ -30,20 +34,20 @@ pub fn pace(
     own: &[&ProfileSample],
     device: Option<&Device>,
 ) -> Pace {
-    let steps: Vec<(u64, u64)> = timed_steps(profile, process)
-        .into_iter()
-        .filter(|(_, left_out)| left_out.is_none())
+    let paced = paced(profile, process);
+    let timed = paced
+        .steps
+        .iter()
+        .filter(|(_, left_out)| left_out.is_none());
+    let steps: Vec<(u64, u64)> = timed
         .map(|(step, _)| (step.start_ns, step.end_ns))
         .collect();
-    let samples_a_step = progress(profile, process, own).and_then(|progress| {
-        let batches = progress.batches_per_step?;
-        progress.batch_size?.checked_mul(batches)
-    });
+    let samples_a_step = paced.batch_size.zip(paced.batches_per_step);
     Pace {
         strategy: strategy(profile, own).map(str::to_owned),
-        epochs: epochs(profile, process, device),
+        epochs: epochs(profile, &paced, device),
         parts: parts(&steps),
-        samples_a_step,
+        samples_a_step: samples_a_step.and_then(|(size, batches)| size.checked_mul(batches)),
         utilization: device.map_or(Vec::new(), |device| utilization(profile, device, &steps)),
     }
 }
@@ -54,29 +58,30 @@ fn strategy(profile: &Profile, own: &[&ProfileSample]) -> Option<&'static str> {
         .iter()
         .filter(|sample| sample.row != SummaryRow::Startup);
     let stacks: FxHashSet<StackId> = trains.filter_map(|sample| sample.stack).collect();
-    let mut functions: FxHashSet<FunctionId> = FxHashSet::default();
+    let mut files: FxHashSet<&str> = FxHashSet::default();
     for stack in stacks {
         let frames = profile.stacks.leaf_to_root(Some(stack));
-        functions.extend(frames.map(|frame| profile.stacks.frame(frame).function));
+        let functions = frames.filter_map(|frame| {
+            let function = profile.stacks.frame(frame).function;
+            profile.function(function).filter(|it| it.is_python)
+        });
+        let own: Vec<&str> = functions.map(|it| it.file.as_str()).collect();
+        // Modules are imported when they are first used, in the midst of training, too.
+        if !own.iter().any(|file| file.starts_with(IMPORT)) {
+            files.extend(own);
+        }
     }
-    let files: FxHashSet<&str> = functions
-        .into_iter()
-        .filter_map(|id| profile.function(id))
-        .filter(|function| function.is_python)
-        .map(|function| function.file.as_str())
-        .collect();
     let is_seen = |part: &str| files.iter().any(|file| file.contains(part));
     let found = STRATEGIES.iter().find(|(part, _)| is_seen(part));
     found.map(|&(_, name)| name)
 }
 
-fn epochs(profile: &Profile, process: ProcessId, device: Option<&Device>) -> Vec<EpochPace> {
+fn epochs(profile: &Profile, paced: &Paced, device: Option<&Device>) -> Vec<EpochPace> {
     let curve = device.and_then(|device| {
         let figure = device.figure(TrackKind::Energy)?;
         Curve::new(profile, figure.track)
     });
-    let (passes, batch_size) = complete_passes(profile, process);
-    let kept = passes.into_iter().take(MOST_EPOCHS);
+    let kept = paced.epochs.iter().take(MOST_EPOCHS);
     kept.map(|pass| {
         let energy = curve
             .as_ref()
@@ -85,7 +90,9 @@ fn epochs(profile: &Profile, process: ProcessId, device: Option<&Device>) -> Vec
             start_ns: pass.start_ns,
             end_ns: pass.end_ns,
             steps: pass.steps,
-            samples: batch_size.and_then(|size| size.checked_mul(pass.batches)),
+            samples: paced
+                .batch_size
+                .and_then(|size| size.checked_mul(pass.batches)),
             energy_j: energy.map(|energy| energy.joules),
         }
     })

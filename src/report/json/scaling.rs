@@ -23,8 +23,9 @@ pub struct ScalingReport {
     pub torchspy: &'static str,
     /// What `time_s` is of: `epoch` or `step`.
     pub unit: &'static str,
-    /// What makes the work of two runs the same: `epoch` (as many samples), `epoch_assumed` (samples
-    /// were not counted), `samples`, `batch_rank`, `batch_global` (as the user says), or `unknown`.
+    /// What makes the work of two runs the same: `epoch` (as many samples), `epoch_assumed`
+    /// (samples were not counted), `samples`, `batch_rank`, `batch_global` (as the user says), or
+    /// `unknown`.
     pub work: &'static str,
     /// Standard deviation from run to run, relative to their mean.
     pub run_to_run: f64,
