@@ -444,4 +444,9 @@ fn all_forms_say_the_same() {
         "{page}"
     );
     assert!(page.contains("Amdahl&#39;s law"), "{page}");
+    // Both plots have the sizes that were measured, and the one that is predicted.
+    let ticks = |size: u32| page.matches(&format!("\"middle\">{size}</text>")).count();
+    let sizes = (1..=16).filter(|&size| ticks(size) == 2);
+    assert_eq!(sizes.collect::<Vec<_>>(), [1, 2, 4, 8, 16]);
+    assert_eq!((1..=16).map(ticks).sum::<usize>(), 10, "{page}");
 }

@@ -23,6 +23,9 @@ const STRATEGIES: &[(&str, &str)] = &[
     ("/torch/nn/parallel/data_parallel.py", "DataParallel"),
 ];
 
+/// Longest time between readings at points in time (`gpu/pace`).
+const READING_NS: u64 = 2_000_000_000;
+
 /// The file of the functions that import modules (CPython, Lib/importlib/_bootstrap.py, which is
 /// frozen).
 const IMPORT: &str = "<frozen importlib";
@@ -115,13 +118,24 @@ fn parts(steps: &[(u64, u64)]) -> Vec<StepPart> {
     (0..count).map(part).collect()
 }
 
+/// Means over parts of equal time, none shorter than a window of the driver: neighbours would be
+/// the same reading.
 fn utilization(profile: &Profile, device: &Device, steps: &[(u64, u64)]) -> Vec<f64> {
     let (Some(&(from, _)), Some(&(_, to))) = (steps.first(), steps.last()) else {
         return Vec::new();
     };
-    let length = to.saturating_sub(from) as u128;
-    let at = |part: usize| from + (length * part as u128 / MOST_PARTS as u128) as u64;
-    let parts = (0..MOST_PARTS).map(|part| at(part)..at(part + 1));
+    let Some(figure) = device.figure(TrackKind::Utilization) else {
+        return Vec::new();
+    };
+    let window_ns = if figure.window_ns > 0 {
+        figure.window_ns
+    } else {
+        READING_NS
+    };
+    let length = to.saturating_sub(from);
+    let count = (length / window_ns).min(MOST_PARTS as u64);
+    let at = |part: u64| from + (u128::from(length) * u128::from(part) / u128::from(count)) as u64;
+    let parts = (0..count).map(|part| at(part)..at(part + 1));
     parts
         .filter_map(|time| device.mean(profile, TrackKind::Utilization, time))
         .collect()

@@ -20,6 +20,9 @@ const LONGEST: usize = 250;
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long an answer may take: MLFLOW_HTTP_REQUEST_TIMEOUT of MLflow's client.
 const ANSWER: Duration = Duration::from_secs(120);
+/// How long a connection may rest while a recording is read: uvicorn, which MLflow runs on, closes
+/// it after 5 s.
+const IDLE: Duration = Duration::from_secs(3);
 /// How often a request is repeated that a server has no time for.
 const REPEATS: u32 = 3;
 
@@ -65,6 +68,7 @@ impl Client {
             .max_redirects(0)
             .max_redirects_will_error(false)
             .timeout_connect(Some(CONNECT))
+            .max_idle_age(IDLE)
             .timeout_recv_response(Some(ANSWER))
             .user_agent(concat!("torchspy/", env!("CARGO_PKG_VERSION")))
             .build();

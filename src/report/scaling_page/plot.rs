@@ -111,12 +111,17 @@ impl Plot<'_> {
     }
 
     fn axes(&self, out: &mut String, x: &Axis, y: &Axis) {
-        let mut sizes: Vec<f64> = self
-            .series
-            .iter()
-            .flat_map(|it| &it.points)
-            .map(|it| it.0)
-            .collect();
+        // What was measured, and the ends of lines.
+        let mut sizes: Vec<f64> = Vec::new();
+        for series in &self.series {
+            let inner = if series.is_line {
+                series.points.len().saturating_sub(1)
+            } else {
+                1
+            };
+            let marked = series.points.iter().step_by(inner.max(1));
+            sizes.extend(marked.map(|point| point.0.round()));
+        }
         sizes.sort_by(f64::total_cmp);
         sizes.dedup();
         let every = sizes.len().div_ceil(MOST_TICKS);
@@ -219,7 +224,7 @@ pub(super) struct Bar {
 pub(super) fn bars(out: &mut String, title: &str, names: &[&str], most: f64, bars: &[Bar]) {
     const ROW: f64 = 26.0;
     const NAME: f64 = 120.0;
-    const TEXT: f64 = 130.0;
+    const TEXT: f64 = 156.0;
     let height = ROW * bars.len() as f64 + 6.0;
     let scale = (WIDTH - NAME - TEXT) / most.max(f64::MIN_POSITIVE);
     let _ = writeln!(

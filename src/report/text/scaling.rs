@@ -20,10 +20,10 @@ pub fn render_scaling(scaling: &Scaling) -> String {
     let head = [&format!("s/{unit}"), "relative", "speed-up", "efficiency"];
     table(&mut out, &head, &rows, |row| {
         vec![
-            with_interval(&row.time_s, precise),
-            with_interval(&row.relative_time, two),
+            within(&row.time_s, precise),
+            within(&row.relative_time, two),
             row.speed_up
-                .map_or("not known".to_owned(), |it| with_interval(&it, two)),
+                .map_or("not known".to_owned(), |it| within(&it, two)),
             row.efficiency.map_or(String::new(), |it| share_within(&it)),
         ]
     });
@@ -114,6 +114,18 @@ pub(crate) fn with_interval(estimate: &Estimate, shown: fn(f64) -> String) -> St
             // The unit once.
             let low = low.trim_end_matches([' ', '%']);
             format!("{value} ({low}-{high})")
+        }
+        _ => value,
+    }
+}
+
+/// `1.93 ±0.05`: half of the interval.
+fn within(estimate: &Estimate, shown: fn(f64) -> String) -> String {
+    let value = shown(estimate.value);
+    match (estimate.low, estimate.high) {
+        (Some(low), Some(high)) => {
+            let digits = value.split_once('.').map_or(0, |(_, behind)| behind.len());
+            format!("{value} ±{:.digits$}", (high - low) / 2.0)
         }
         _ => value,
     }
@@ -276,7 +288,8 @@ pub(crate) fn about_gpu(scaling: &Scaling, rows: &[PointRow]) -> Vec<String> {
             counted(row.energy_devices as u64, "device")
         ));
     }
-    if scaling.unit == Unit::Step {
+    let has_epochs = rows.iter().any(|row| row.energy_wh_an_epoch.is_some());
+    if scaling.unit == Unit::Step && has_epochs {
         all.push("energy of an epoch: of runs with complete epochs".to_owned());
     }
     all
