@@ -167,6 +167,7 @@ fn a_recording_that_is_not_there() {
             "/tmp/never.svg",
         ],
         &["inspect", "/nonexistent/\x1b[2J.tspy"],
+        &["scaling", "/nonexistent/\x1b[2J"],
     ] {
         let output = torchspy(arguments);
         let error = text(&output.stderr);

@@ -2,6 +2,7 @@
 
 use crate::faults::program;
 use crate::installed::{mlflow, torch_python};
+use crate::job::said;
 use crate::torchspy;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -10,12 +11,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-
-fn said(ran: &Output) -> String {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    text(&ran.stdout) + &text(&ran.stderr)
-}
+use std::process::{Child, Command, Stdio};
 
 /// Records each rank of a training of a few epochs, whose samples the ranks share.
 fn record(python: &Path, folder: &Path, ranks: usize) {

@@ -129,8 +129,10 @@ pub(super) fn recordings(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
         return Ok(vec![folder.to_owned()]);
     }
     let mut found = Vec::new();
-    search(folder, DEPTH, &mut found)
-        .map_err(|error| Failure::message(format!("cannot read {}: {error}", folder.display())))?;
+    search(folder, DEPTH, &mut found).map_err(|error| {
+        Failure::message(format!("cannot open {}: {error}", folder.display()))
+            .hint("a job is a folder of recordings, or a recording")
+    })?;
     found.sort();
     Ok(found)
 }

@@ -120,20 +120,25 @@ fn curves(scaling: &Scaling, of: impl Fn(&Fits, &Fit, f64) -> Option<f64>) -> Ve
     all
 }
 
-fn times(scaling: &Scaling) -> Plot<'_> {
-    let groups = by_strategy(scaling);
-    let mut series: Vec<Series> = groups
-        .into_iter()
-        .map(|(colour, strategy, points)| Series {
-            name: strategy.to_owned(),
-            colour,
-            points: points
-                .iter()
-                .map(|point| (f64::from(point.ranks), point.time_s.estimate()))
-                .collect(),
-            is_line: false,
+/// What was measured, by strategy.
+fn measured(scaling: &Scaling, of: fn(&Point) -> Option<Estimate>) -> Vec<Series> {
+    let groups = by_strategy(scaling).into_iter();
+    groups
+        .map(|(colour, strategy, points)| {
+            let known = points.into_iter();
+            let points = known.filter_map(|point| Some((f64::from(point.ranks), of(point)?)));
+            Series {
+                name: strategy.to_owned(),
+                colour,
+                points: points.collect(),
+                is_line: false,
+            }
         })
-        .collect();
+        .collect()
+}
+
+fn times(scaling: &Scaling) -> Plot<'_> {
+    let mut series = measured(scaling, |point| Some(point.time_s.estimate()));
     series.extend(curves(scaling, |fits, fit, ranks| {
         Some(fit.time_s(ranks) * scaling.unit_time(fits, ranks)?)
     }));
@@ -150,19 +155,7 @@ fn times(scaling: &Scaling) -> Plot<'_> {
 }
 
 fn speed_ups(scaling: &Scaling) -> Plot<'_> {
-    let groups = by_strategy(scaling);
-    let mut series: Vec<Series> = groups
-        .into_iter()
-        .map(|(colour, strategy, points)| Series {
-            name: strategy.to_owned(),
-            colour,
-            points: points
-                .iter()
-                .filter_map(|point| Some((f64::from(point.ranks), point.speed_up?)))
-                .collect(),
-            is_line: false,
-        })
-        .collect();
+    let mut series = measured(scaling, |point| point.speed_up);
     let least = scaling
         .fits
         .iter()
