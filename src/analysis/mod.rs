@@ -25,6 +25,7 @@
 //! | [`verdict`] | what the run is bound by |
 //! | [`quality`] | how good the samples are, and what they cost |
 //! | [`job`] | what a job of many ranks, in many recordings, waits for |
+//! | [`scaling`] | how much faster a job gets with more ranks |
 //! | [`diff`] | what differs between two runs, beyond noise |
 
 #![allow(
@@ -53,6 +54,7 @@ mod nets;
 pub mod operators;
 pub mod progress;
 pub mod quality;
+pub mod scaling;
 pub mod slow_rank;
 pub mod summary;
 pub mod threads;

@@ -6,7 +6,7 @@
 
 mod spans;
 
-pub use spans::{Span, natural, points, series, spans};
+pub use spans::{Span, every, natural, points, series, spans};
 
 use crate::model::gpu_name::visible_devices;
 use crate::model::ids::{GpuId, ProcessId, TrackId};

@@ -58,6 +58,9 @@ pub(crate) enum Subcommands {
     /// Compare two recordings, or two sets of them: did it help?
     #[command(after_help = DIFF_AFTER_HELP)]
     Diff(DiffArguments),
+    /// Compare runs on different numbers of ranks: how much faster is it with more?
+    #[command(after_help = SCALING_AFTER_HELP)]
+    Scaling(ScalingArguments),
     /// Show what every thread does right now: for a job that hangs
     #[command(after_help = DUMP_AFTER_HELP)]
     Dump(DumpArguments),
@@ -357,7 +360,8 @@ const REPORT_AFTER_HELP: &str = "\
 Examples:
   torchspy report run.tspy
   torchspy report run.tspy --by op --top 30
-  torchspy report runs/42                      # all ranks of a job: which one is late?";
+  torchspy report runs/42                      # all ranks of a job: which one is late?
+  torchspy report runs/42 --mlflow http://127.0.0.1:5000";
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportArguments {
@@ -408,9 +412,26 @@ pub(crate) struct ReportArguments {
     #[arg(long)]
     pub(crate) github_summary: bool,
     #[command(flatten)]
+    pub(crate) mlflow: MlflowArguments,
+    #[command(flatten)]
     pub(crate) attribution: AttributionArguments,
     #[command(flatten)]
     pub(crate) confidential: ConfidentialArguments,
+}
+
+/// Where a run is logged.
+#[derive(Debug, Args)]
+pub(crate) struct MlflowArguments {
+    /// Log the run to this MLflow server, too, as itwinai does: a run with a child for each rank,
+    /// with the page and the recordings
+    #[arg(long, value_name = "URI")]
+    pub(crate) mlflow: Option<String>,
+    /// The experiment; without it MLFLOW_EXPERIMENT_NAME, else torchspy
+    #[arg(long, value_name = "NAME", requires = "mlflow")]
+    pub(crate) mlflow_experiment: Option<String>,
+    /// The run; without it MLFLOW_RUN_NAME, else the name of the recording or folder
+    #[arg(long, value_name = "NAME", requires = "mlflow")]
+    pub(crate) mlflow_run: Option<String>,
 }
 
 const CONVERT_AFTER_HELP: &str = "\
@@ -571,6 +592,66 @@ pub(crate) struct DiffArguments {
     pub(crate) attribution: AttributionArguments,
     #[command(flatten)]
     pub(crate) confidential: ConfidentialArguments,
+}
+
+const SCALING_AFTER_HELP: &str = "\
+Runs of the same strategy and number of ranks are repetitions: they show how much run times scatter.
+
+Examples:
+  torchspy scaling runs/1 runs/2 runs/4 runs/8
+  torchspy scaling runs/* -o scaling.html
+  torchspy scaling runs/* --batch rank --csv points";
+
+#[derive(Debug, Args)]
+pub(crate) struct ScalingArguments {
+    /// The runs: each a folder of all recordings of a job, or a recording
+    #[arg(value_name = "DIR|FILE", required = true)]
+    pub(crate) runs: Vec<PathBuf>,
+    /// Output file, by extension: .html (a page with plots) .json .txt; may be given more than once
+    #[arg(short, long, value_name = "OUT")]
+    pub(crate) output: Vec<PathBuf>,
+    /// Replace output files that are there already
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Print JSON, by the schema in docs/schema
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print a table as CSV: points or fits
+    #[arg(long, value_name = "TABLE", conflicts_with = "json")]
+    pub(crate) csv: Option<String>,
+    /// What is compared; without it epochs, if all runs have complete ones, else steps
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) per: Option<PerName>,
+    /// Which batch has the same size in all runs: that of each rank, or that of all ranks together;
+    /// without it samples are counted, where a DataLoader was seen
+    #[arg(long, value_name = "WHICH")]
+    pub(crate) batch: Option<BatchName>,
+    /// How much run times scatter on this machine, as a standard deviation in percent; used where
+    /// no size has several runs to measure it
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
+    pub(crate) run_to_run: f64,
+    #[command(flatten)]
+    pub(crate) attribution: AttributionArguments,
+    #[command(flatten)]
+    pub(crate) confidential: ConfidentialArguments,
+}
+
+/// What is compared between runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PerName {
+    /// Complete epochs
+    Epoch,
+    /// Steps, without warm-up
+    Step,
+}
+
+/// Which batch has the same size in all runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BatchName {
+    /// That of each rank
+    Rank,
+    /// That of all ranks together
+    Global,
 }
 
 const DUMP_AFTER_HELP: &str = "\

@@ -71,13 +71,7 @@ impl DiffPlan {
                 "add -o diff.html, -o diff.svg or -o diff.folded",
             ));
         }
-        let percent = arguments.run_to_run;
-        if !(0.0..=MAX_RUN_TO_RUN).contains(&percent) {
-            return Err(Failure::usage(
-                format!("--run-to-run {percent} is out of range"),
-                "it is a standard deviation in percent: 1 for a quiet machine, 0 to compare the two recordings alone",
-            ));
-        }
+        let run_to_run = run_to_run(arguments.run_to_run)?;
         Ok(Self {
             a,
             b,
@@ -86,9 +80,7 @@ impl DiffPlan {
             json: arguments.json,
             top: arguments.top,
             rank: arguments.rank,
-            options: Options {
-                run_to_run: percent / 100.0,
-            },
+            options: Options { run_to_run },
             by,
             plumbing: arguments.plumbing,
             regions: regions::parse(&arguments.attribution.region)?,
@@ -96,6 +88,17 @@ impl DiffPlan {
             confidential: arguments.confidential.confidential,
         })
     }
+}
+
+/// `--run-to-run`, as a share.
+pub(super) fn run_to_run(percent: f64) -> Result<f64, Failure> {
+    if (0.0..=MAX_RUN_TO_RUN).contains(&percent) {
+        return Ok(percent / 100.0);
+    }
+    Err(Failure::usage(
+        format!("--run-to-run {percent} is out of range"),
+        "it is a standard deviation in percent: 1 for a quiet machine, 0 to compare the recordings alone",
+    ))
 }
 
 fn sides(

@@ -3,6 +3,7 @@
 use super::args::{ByName, ColorName, ConvertArguments, ReportArguments};
 use super::failure::Failure;
 use super::formats::Format;
+use super::mlflow::MlflowPlan;
 use super::regions;
 use super::rules::Rules;
 use crate::analysis::job::Job;
@@ -34,6 +35,8 @@ pub(crate) struct JobPlan {
     pub(crate) rules: Rules,
     /// The key of hashes that replace names; `None`: names stay.
     pub(crate) confidential: Option<String>,
+    /// The job is logged there, too.
+    pub(crate) mlflow: Option<MlflowPlan>,
 }
 
 impl JobPlan {
@@ -49,6 +52,7 @@ impl JobPlan {
             regions,
             rules,
             confidential: None,
+            mlflow: None,
         }
     }
 
@@ -73,6 +77,7 @@ impl JobPlan {
             regions: regions::parse(&arguments.attribution.region)?,
             rules: Rules::read(arguments.attribution.rules.as_deref())?,
             confidential: arguments.confidential.confidential,
+            mlflow: MlflowPlan::new(arguments.mlflow)?,
             folder: arguments.file,
         })
     }
@@ -139,6 +144,7 @@ impl JobConvertPlan {
                 regions: regions::parse(&arguments.attribution.region)?,
                 rules: Rules::read(arguments.attribution.rules.as_deref())?,
                 confidential: arguments.confidential.confidential,
+                mlflow: None,
                 folder: arguments.file,
             },
             output: (!to_stdout).then_some(output),

@@ -19,6 +19,7 @@ mod github_summary;
 mod hints;
 mod job_plan;
 mod messages;
+mod mlflow;
 mod monitor;
 mod nccl;
 mod objects;
@@ -35,6 +36,7 @@ mod progress;
 mod pyspy;
 mod regions;
 mod rules;
+mod scaling_plan;
 mod sources;
 mod steering;
 mod target;
@@ -82,6 +84,7 @@ fn dispatch(mut plan: Plan) -> Result<ExitCode, Failure> {
         Plan::Send(plan) => commands::send::run(&plan),
         Plan::Trigger(folder) => commands::trigger::run(&folder),
         Plan::Diff(plan) => commands::diff::run(&plan),
+        Plan::Scaling(plan) => commands::scaling::run(&plan),
         Plan::Dump(plan) => commands::dump::run(&plan),
         Plan::Watch(plan) => commands::watch::run(&plan),
         Plan::Top(plan) => commands::top::run(plan),

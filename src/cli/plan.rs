@@ -11,6 +11,7 @@ use super::failure::Failure;
 use super::formats::{self, Format};
 use super::github_summary;
 use super::job_plan::{JobConvertPlan, JobPlan};
+use super::mlflow::MlflowPlan;
 use super::monitor::Conditions;
 use super::objects::address::{self, Address};
 use super::option_values::{
@@ -21,6 +22,7 @@ use super::output_names::{OutputFile, named_output, parse_outputs};
 use super::output_pattern;
 use super::regions;
 use super::rules::Rules;
+use super::scaling_plan::ScalingPlan;
 use super::watch_plan::WatchPlan;
 use crate::analysis::progress::window::StepRange;
 use crate::gpu::select::GpuChoice;
@@ -51,6 +53,7 @@ pub(crate) enum Plan {
     Trigger(PathBuf),
     View(ViewPlan),
     Diff(DiffPlan),
+    Scaling(ScalingPlan),
     Dump(DumpPlan),
     Watch(WatchPlan),
     Top(TopPlan),
@@ -164,6 +167,8 @@ pub(crate) struct ReportPlan {
     pub(crate) steps: Option<StepRange>,
     /// Start and end of what is reported on, ns since the start.
     pub(crate) interval: Option<(u64, u64)>,
+    /// The run is logged there, too.
+    pub(crate) mlflow: Option<MlflowPlan>,
     /// The file to which the report is appended as Markdown.
     pub(crate) github_summary: Option<PathBuf>,
 }
@@ -279,6 +284,7 @@ impl Plan {
                 html: arguments.html,
                 interval: interval_of(&arguments.interval)?,
                 confidential: arguments.confidential.confidential,
+                mlflow: MlflowPlan::new(arguments.mlflow)?,
                 github_summary: match arguments.github_summary {
                     true => Some(github_summary::path_of_step()?),
                     false => None,
@@ -330,6 +336,7 @@ impl Plan {
             }),
             Subcommands::Trigger(arguments) => Plan::Trigger(arguments.folder),
             Subcommands::Diff(arguments) => Plan::Diff(DiffPlan::new(arguments)?),
+            Subcommands::Scaling(arguments) => Plan::Scaling(ScalingPlan::new(arguments)?),
             Subcommands::Dump(arguments) => Plan::Dump(DumpPlan::new(&arguments)?),
             Subcommands::Watch(arguments) => Plan::Watch(WatchPlan::new(arguments)?),
             Subcommands::Top(arguments) => Plan::Top(TopPlan::new(arguments)?),

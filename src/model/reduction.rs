@@ -102,6 +102,48 @@ pub struct ReducedRank {
     pub utilization: Option<f64>,
     /// Energy of the device during the recording.
     pub energy_j: Option<f64>,
+    pub pace: Pace,
+}
+
+/// Epochs that are kept of a rank, and parts of its steps.
+pub const MOST_EPOCHS: usize = 1000;
+pub const MOST_PARTS: usize = 30;
+
+/// How fast a rank trains: what is compared between numbers of ranks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pace {
+    /// What divides the work among ranks: `DDP`, `FSDP`; `None` where no such code was seen.
+    pub strategy: Option<String>,
+    /// Epochs that are complete in the recording, in order; the first of them.
+    pub epochs: Vec<EpochPace>,
+    /// Steps without warm-up and without those between epochs, in parts of neighbouring steps.
+    pub parts: Vec<StepPart>,
+    /// Samples of the data set that the rank takes in each step.
+    pub samples_a_step: Option<u64>,
+    /// The device's utilization in steps, 0 to 1, in parts of equal time; without parts in which
+    /// it was not measured.
+    pub utilization: Vec<f64>,
+}
+
+/// An epoch, with all until the next one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EpochPace {
+    /// CLOCK_MONOTONIC of the host.
+    pub start_ns: u64,
+    pub end_ns: u64,
+    pub steps: u64,
+    /// Samples of the data set that the rank took.
+    pub samples: Option<u64>,
+    /// Energy of the device.
+    pub energy_j: Option<f64>,
+}
+
+/// Neighbouring steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StepPart {
+    pub steps: u32,
+    /// Their time, ns.
+    pub ns: u64,
 }
 
 /// A recording, reduced.

@@ -13,6 +13,7 @@ pub mod job;
 pub mod modules;
 pub mod operators;
 pub mod progress;
+pub mod scaling;
 pub mod tracks;
 pub mod verdict;
 

@@ -13,6 +13,7 @@ pub mod job;
 pub mod modules;
 pub mod operators;
 pub mod processes;
+pub mod scaling;
 pub mod steps;
 pub mod threads;
 pub mod waits;

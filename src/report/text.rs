@@ -16,6 +16,7 @@ mod operators;
 mod processes;
 mod progress;
 mod sampler;
+pub mod scaling;
 pub(crate) mod table;
 mod tables;
 pub(crate) mod tracks;

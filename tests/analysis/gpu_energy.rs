@@ -6,12 +6,16 @@ use serde_json::Value;
 use torchspy::analysis::energy::RankEnergy;
 use torchspy::analysis::energy::curve::{Joules, STEP_NS};
 use torchspy::analysis::intervals::Bounds;
+use torchspy::analysis::job::Folded;
+use torchspy::analysis::job::reduce::reduce;
+use torchspy::analysis::scaling::run::Run;
 use torchspy::analysis::{Analysis, analyze};
 use torchspy::model::ids::{CounterId, ProcessId, ThreadId};
 use torchspy::model::profile::Profile;
 use torchspy::model::progress::{CounterInfo, CounterKind, ProgressPoint};
 use torchspy::model::track::TrackKind;
 use torchspy::report::json::render_json;
+use torchspy::report::mlflow::{Metric, workers};
 use torchspy::report::text::{TextOptions, render_summary};
 
 const MS: u64 = 1_000_000;
@@ -462,4 +466,82 @@ fn without_progress_there_is_energy_by_run_and_rank_alone() {
     let json: Value = serde_json::from_str(&render_json(&profile, &analysis).unwrap()).unwrap();
     let reported = &json["energy"]["ranks"][0];
     assert!(reported["step"].is_null() && reported["epochs"].as_array().unwrap().is_empty());
+}
+
+/// itwinai sums the watts of seconds, and takes the mean of utilizations.
+#[test]
+fn what_mlflow_is_told_and_the_energy_of_a_size_are_those_of_the_devices() {
+    let profile = recorded(exact, true).profile();
+    let workers = workers(&profile);
+    let names: Vec<&str> = workers.iter().map(|worker| worker.name.as_str()).collect();
+    assert_eq!(names, ["worker_0 (main)", "worker_1"]);
+    for ((rank, worker), power) in workers.iter().enumerate().zip(POWER) {
+        let params = [
+            ("strategy", "unknown".to_owned()),
+            ("global_rank", rank.to_string()),
+            ("global_world_size", "2".to_owned()),
+            ("probing_interval", "1".to_owned()),
+        ];
+        assert_eq!(worker.params, params);
+        let of = |key: &str| -> Vec<Metric> {
+            let metrics = worker.metrics.iter();
+            metrics
+                .filter(|metric| metric.key == key)
+                .copied()
+                .collect()
+        };
+        let watts = of("gpu_power_W");
+        let seconds = END / 1_000_000_000;
+        assert_eq!(watts.len() as u64, seconds);
+        assert_joules(watts.iter().map(|metric| metric.value).sum(), power.run_j());
+        let steps: Vec<i64> = watts.iter().map(|metric| metric.step).collect();
+        assert_eq!(steps, (0..seconds as i64).collect::<Vec<_>>());
+        let between = watts
+            .windows(2)
+            .map(|pair| pair[1].timestamp_ms - pair[0].timestamp_ms);
+        assert!(between.into_iter().all(|ms| ms == 1000));
+        let busy = of("gpu_utilization_percent");
+        let mean = busy.iter().map(|metric| metric.value).sum::<f64>() / busy.len() as f64;
+        let truth = 100.0 * busy_share();
+        assert!((mean - truth).abs() < 1.0, "{mean} and not {truth}");
+        // Of the main worker alone; the last pass begins no next one, and ends at the end.
+        let epochs: Vec<f64> = of("epoch_time_s")
+            .iter()
+            .map(|metric| metric.value)
+            .collect();
+        match rank {
+            0 => assert_eq!(epochs, [EPOCH as f64 / 1e9; EPOCHS as usize]),
+            _ => assert!(epochs.is_empty()),
+        }
+    }
+
+    let mut folded = Folded::default();
+    folded.add("both.tspy".to_owned(), reduce(&profile));
+    let run = Run::new("two".to_owned(), &folded.finish(None));
+    let energy = run.energy.unwrap();
+    assert_eq!((energy.devices, energy.ranks_without), (2, 0));
+    assert_joules(energy.joules, POWER.iter().map(Power::run_j).sum());
+    let epoch = energy.epoch.unwrap();
+    let truth: f64 = (0..EPOCHS as usize)
+        .map(|epoch| POWER.iter().map(|power| power.epoch_j(epoch)).sum::<f64>())
+        .sum();
+    // A boundary lies between two readings.
+    assert!(
+        (epoch.value / (truth / EPOCHS as f64) - 1.0).abs() < 0.01,
+        "{epoch:?}"
+    );
+    assert_eq!(
+        (run.ranks, run.epochs, run.strategy_name()),
+        (2, 3, "unknown")
+    );
+    let utilization = run.utilization.unwrap();
+    assert!(
+        utilization.error.is_some() && utilization.value > busy_share(),
+        "{utilization:?}"
+    );
+}
+
+/// Part of the recording in which a device is busy.
+fn busy_share() -> f64 {
+    (EPOCHS * STEPS * (STEP - INPUT)) as f64 / END as f64
 }

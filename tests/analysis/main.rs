@@ -21,6 +21,7 @@ mod operators;
 mod progress;
 mod regions;
 mod report;
+mod scaling;
 mod slow_rank;
 mod speed;
 mod top_view;

@@ -9,6 +9,7 @@
 mod dump_job;
 mod job;
 mod launch;
+mod mlflow;
 mod objects;
 mod record;
 mod signals;

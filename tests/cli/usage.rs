@@ -22,8 +22,8 @@ fn help() {
     assert!(output.status.success() && output.stderr.is_empty());
     insta::assert_snapshot!("help", text(&output.stdout));
     for command in [
-        "record", "report", "convert", "snapshot", "trigger", "view", "diff", "inspect", "doctor",
-        "man",
+        "record", "report", "convert", "snapshot", "trigger", "view", "diff", "scaling", "inspect",
+        "doctor", "man",
     ] {
         let output = torchspy(&[command, "--help"]);
         assert!(output.status.success());
@@ -57,6 +57,12 @@ fn every_usage_error_has_a_cause_a_hint_and_status_2() {
         &["convert", "x.tspy", "-o", "-"],
         &["completions", "tcl"],
         &["report", "--top", "many", "x"],
+        &["report", "x.tspy", "--mlflow", "sqlite:///mlflow.db"],
+        &["scaling"],
+        &["scaling", "a", "a"],
+        &["scaling", "a", "-o", "a.svg"],
+        &["scaling", "a", "--csv", "ranks"],
+        &["scaling", "a", "--run-to-run", "-1"],
     ] {
         let output = torchspy(arguments);
         let error = text(&output.stderr);
@@ -161,6 +167,7 @@ fn a_recording_that_is_not_there() {
             "/tmp/never.svg",
         ],
         &["inspect", "/nonexistent/\x1b[2J.tspy"],
+        &["scaling", "/nonexistent/\x1b[2J"],
     ] {
         let output = torchspy(arguments);
         let error = text(&output.stderr);

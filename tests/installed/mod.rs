@@ -126,6 +126,12 @@ pub fn objects_python() -> Option<PathBuf> {
     or_skip(found, reason)
 }
 
+/// MLflow's own program.
+pub fn mlflow() -> Option<PathBuf> {
+    let found = below(cache(), "mlflow-", "bin/mlflow");
+    or_skip(found, "no MLflow (scripts/torch-env mlflow makes it)")
+}
+
 /// A profiler that torchspy is measured against.
 pub fn peer(name: &str) -> Option<PathBuf> {
     let wanted = std::env::var_os("TORCHSPY_NO_PEERS").is_none();

@@ -4,7 +4,7 @@ usage: python -m torch.distributed.run --standalone --nproc-per-node 2 ddp_gloo.
 Without torchrun and srun it starts its ranks itself (--ranks). Each rank prints "ready PID rank R" after its first step and
 "rank R steps N loss L" at the end. --slow-rank makes one rank the straggler that the others wait for. With --workers
 the batches come from DataLoader workers, started by --start-method; --helper has each rank start a program that is no
-Python.
+Python. With --epochs the ranks share --samples by a DistributedSampler in each epoch.
 """
 
 import argparse
@@ -18,19 +18,28 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 
 class Rows(Dataset):
+    def __init__(self, length=1 << 20):
+        self.length = length
+
     def __len__(self):
-        return 1 << 20
+        return self.length
 
     def __getitem__(self, index):
         return torch.full((256,), float(index % 7)), index % 10
 
 
 def batches_of(arguments):
-    """The same batch again and again, or what DataLoader workers make."""
+    """The same batch again and again, or what DataLoader workers make, or epochs."""
+    if arguments.epochs:
+        rows = Rows(arguments.samples)
+        loader = DataLoader(rows, batch_size=64, sampler=DistributedSampler(rows))
+        for _ in range(arguments.epochs):
+            yield from loader
+        return
     if not arguments.workers:
         batch = torch.randn(64, 256), torch.randint(0, 10, (64,))
         while True:
@@ -44,6 +53,8 @@ def train(arguments):
     torch.set_num_threads(1)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    if arguments.epochs:
+        arguments.steps = arguments.epochs * -(-arguments.samples // dist.get_world_size() // 64)
     batches = batches_of(arguments)
     helper = subprocess.Popen(["sleep", "600"]) if arguments.helper else None
     steps, begin, loss = 0, time.monotonic(), torch.zeros(())
@@ -88,6 +99,8 @@ def main():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--start-method", choices=["fork", "spawn"], default="fork")
+    parser.add_argument("--epochs", type=int, default=0)
+    parser.add_argument("--samples", type=int, default=4096)
     parser.add_argument("--helper", action="store_true", help="a child that is no Python")
     arguments = parser.parse_args()
     if "SLURM_PROCID" in os.environ and "RANK" not in os.environ:

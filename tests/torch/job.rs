@@ -33,7 +33,7 @@ fn record(python: &Path, folder: &Path, slow: i32) {
     assert!(ran.status.success(), "{}", said(&ran));
 }
 
-fn said(ran: &Output) -> String {
+pub(crate) fn said(ran: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     text(&ran.stdout) + &text(&ran.stderr)
 }

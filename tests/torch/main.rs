@@ -17,6 +17,7 @@ mod job;
 mod native;
 mod operators;
 mod roles;
+mod scaling;
 mod waits;
 mod watch;
 

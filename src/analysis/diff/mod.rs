@@ -20,7 +20,7 @@ mod measure;
 pub mod nodes;
 pub mod noise;
 pub mod steps;
-mod student;
+pub(crate) mod student;
 pub mod subject;
 pub mod units;
 

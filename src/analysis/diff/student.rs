@@ -81,7 +81,7 @@ fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
 
 /// The probability, by chance alone, of a value at least as far from zero as `t`, in either
 /// direction. `freedom` is at least 1.
-pub(super) fn two_sided(t: f64, freedom: f64) -> f64 {
+pub(crate) fn two_sided(t: f64, freedom: f64) -> f64 {
     if t.is_nan() {
         return 1.0;
     }
@@ -90,7 +90,7 @@ pub(super) fn two_sided(t: f64, freedom: f64) -> f64 {
 }
 
 /// Half the width of a 95 % interval, in standard errors.
-pub(super) fn t95(freedom: f64) -> f64 {
+pub(crate) fn t95(freedom: f64) -> f64 {
     // With one degree of freedom it is 12.7.
     let (mut low, mut high) = (0.0, 13.0);
     for _ in 0..60 {
@@ -104,9 +104,41 @@ pub(super) fn t95(freedom: f64) -> f64 {
     high
 }
 
+/// The probability, by chance alone, of a ratio of two variances of at least `ratio`: Fisher's
+/// distribution (DLMF 8.17; Abramowitz and Stegun 26.6.2).
+pub(crate) fn ratio_above(ratio: f64, freedom: f64, of: f64) -> f64 {
+    if ratio.is_nan() {
+        return 1.0;
+    }
+    let (freedom, of) = (
+        freedom.clamp(1.0, MOST_FREEDOM),
+        of.clamp(1.0, MOST_FREEDOM),
+    );
+    incomplete_beta(
+        of / 2.0,
+        freedom / 2.0,
+        of / (of + freedom * ratio.max(0.0)),
+    )
+    .clamp(0.0, 1.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Source: any table of the distribution, 95 % quantiles.
+    #[test]
+    fn ratios_of_variances_are_those_of_the_tables() {
+        for (ratio, freedom, of) in [
+            (161.4476, 1.0, 1.0),
+            (4.9646, 1.0, 10.0),
+            (2.9782, 10.0, 10.0),
+        ] {
+            let chance = ratio_above(ratio, freedom, of);
+            assert!((chance - 0.05).abs() < 1e-5, "{ratio}: {chance}");
+        }
+        assert_eq!(ratio_above(0.0, 3.0, 3.0), 1.0);
+    }
 
     /// Source: any table of the distribution, 97.5 % quantiles.
     #[test]

@@ -6,6 +6,7 @@
 //! | file | content |
 //! |---|---|
 //! | [`reduce`] | a profile, reduced |
+//! | [`pace`] | how fast a rank trains |
 //! | [`ranks`] | times of each rank by class and bin of steps, and by line |
 //! | [`clocks`] | clocks of hosts, aligned |
 //! | [`mesh`] | which ranks do the same work |
@@ -15,6 +16,7 @@
 pub mod change;
 pub mod clocks;
 pub mod mesh;
+pub mod pace;
 pub mod ranks;
 pub mod reduce;
 pub mod stragglers;

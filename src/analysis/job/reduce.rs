@@ -1,5 +1,6 @@
 //! A recording, reduced to what answers for a job need.
 
+use super::pace::pace;
 use crate::analysis::collectives::rendezvous;
 use crate::analysis::gpu_overlay::device_of;
 use crate::analysis::of_thread;
@@ -112,6 +113,7 @@ fn rank(
         rank.utilization = device.mean(profile, TrackKind::Utilization, first..last);
         rank.energy_j = device.energy_j().map(|(joules, _)| joules);
     }
+    rank.pace = pace(profile, id, own, device_of(tracks, id).ok());
     rank
 }
 

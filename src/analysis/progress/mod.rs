@@ -285,6 +285,45 @@ pub fn epochs(profile: &Profile, process: ProcessId) -> Vec<(u64, u64)> {
     }
 }
 
+/// What the pace of a process is made of.
+#[derive(Clone, Debug, Default)]
+pub struct Paced {
+    /// As [`timed_steps`].
+    pub steps: Vec<(Step, Option<Why>)>,
+    /// Training passes that are complete in the recording, each until the next one; none if steps
+    /// are not an optimizer's.
+    pub epochs: Vec<Pass>,
+    /// Samples in a batch, and batches in a step.
+    pub batch_size: Option<u64>,
+    pub batches_per_step: Option<u64>,
+}
+
+/// The pace of a process; empty if no counter was read.
+pub fn paced(profile: &Profile, process: ProcessId) -> Paced {
+    let Some(counted) = series::count(profile, process) else {
+        return Paced::default();
+    };
+    let passes = passes::passes(profile, process, &counted);
+    let samples = series::thread_samples(profile, counted.thread);
+    let training: Vec<&Pass> = passes.iter().filter(|pass| pass.trains).collect();
+    let steps = times::chosen(profile, process, &counted, &passes, &samples);
+    let batch_size = batch_size(profile, &training);
+    match counted.unit {
+        StepUnit::Batch => Paced {
+            steps,
+            epochs: Vec::new(),
+            batch_size,
+            batches_per_step: Some(1),
+        },
+        StepUnit::Optimizer => Paced {
+            steps,
+            epochs: passes::complete(profile, &passes),
+            batch_size,
+            batches_per_step: passes::batches_per_step(&passes),
+        },
+    }
+}
+
 /// The steps of a process, and how they are counted.
 #[derive(Clone, Debug, Default)]
 pub struct Counting {

@@ -250,14 +250,15 @@ pub(super) fn most(passes: &[Pass], steps: u64) -> Option<u64> {
     Some(room.saturating_add(cut.into()))
 }
 
-/// Epochs that are complete in the recording: from the start of a training pass to that of the next
-/// one.
-pub(super) fn complete_epochs(profile: &Profile, passes: &[Pass]) -> Vec<(u64, u64)> {
+/// Training passes that are complete in the recording, each until the start of the next one:
+/// epochs.
+pub(super) fn complete(profile: &Profile, passes: &[Pass]) -> Vec<Pass> {
     let training: Vec<&Pass> = passes.iter().filter(|pass| pass.trains).collect();
-    let mut epochs: Vec<(u64, u64)> = training
+    let until = |pass: &Pass, end_ns: u64| Pass { end_ns, ..*pass };
+    let mut epochs: Vec<Pass> = training
         .windows(2)
         .filter(|pair| !pair[0].began_before)
-        .map(|pair| (pair[0].start_ns, pair[1].start_ns))
+        .map(|pair| until(pair[0], pair[1].start_ns))
         .collect();
     // The last one is complete if it delivered as many batches as those before it.
     if let [.., before, last] = training.as_slice()
@@ -265,10 +266,18 @@ pub(super) fn complete_epochs(profile: &Profile, passes: &[Pass]) -> Vec<(u64, u
         && !last.began_before
     {
         let after = passes.iter().map(|pass| pass.end_ns).max();
-        let end_ns = after.unwrap_or(last.end_ns).min(profile.end_ns);
-        epochs.push((last.start_ns, end_ns));
+        epochs.push(until(
+            last,
+            after.unwrap_or(last.end_ns).min(profile.end_ns),
+        ));
     }
     epochs
+}
+
+/// Epochs that are complete in the recording, start and end.
+pub(super) fn complete_epochs(profile: &Profile, passes: &[Pass]) -> Vec<(u64, u64)> {
+    let epochs = complete(profile, passes).into_iter();
+    epochs.map(|pass| (pass.start_ns, pass.end_ns)).collect()
 }
 
 /// Lengths of the epochs that are complete in the recording, ns.

@@ -105,11 +105,15 @@ fn holds_ns(points: &[TrackPoint]) -> u64 {
 /// was measured.
 pub fn series(profile: &Profile, track: TrackId, columns: usize) -> Vec<Option<f64>> {
     let length = profile.end_ns.saturating_sub(profile.start_ns) as f64;
-    let mut sums = vec![(0.0_f64, 0.0_f64); columns];
     if columns == 0 || length <= 0.0 {
         return Vec::new();
     }
-    let width = length / columns as f64;
+    every(profile, track, length / columns as f64, columns)
+}
+
+/// The same in `columns` intervals of `width` ns since the start.
+pub fn every(profile: &Profile, track: TrackId, width: f64, columns: usize) -> Vec<Option<f64>> {
+    let mut sums = vec![(0.0_f64, 0.0_f64); columns];
     for span in spans(profile, track) {
         let start = (span.start_ns - profile.start_ns) as f64;
         let end = (span.end_ns - profile.start_ns) as f64;

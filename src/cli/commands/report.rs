@@ -1,6 +1,7 @@
 //! `torchspy report FILE`.
 
 use super::convert::is_same_file;
+use super::log_mlflow;
 use crate::analysis::progress::window::{restrict, restrict_to};
 use crate::cli::failure::Failure;
 use crate::cli::formats::Format;
@@ -48,6 +49,9 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
         let mut markdown = Vec::new();
         Format::Markdown.render(&profile, &Drawing::default(), &mut markdown)?;
         github_summary::append(summary, &markdown)?;
+    }
+    if let Some(mlflow) = &plan.mlflow {
+        log_mlflow::recording(mlflow, &plan.file, &profile, plan.confidential.is_some())?;
     }
     Ok(ExitCode::SUCCESS)
 }

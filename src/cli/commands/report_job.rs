@@ -1,6 +1,7 @@
 //! `torchspy report DIR` and `torchspy convert DIR`: the recordings of a job's ranks, as one
 //! answer.
 
+use super::log_mlflow;
 use crate::analysis::job::reduce::reduce;
 use crate::analysis::job::{Folded, Job};
 use crate::cli::browser;
@@ -40,6 +41,9 @@ pub(crate) fn run(plan: &JobPlan) -> Result<ExitCode, Failure> {
         None => render_job(&job, plan.full).into_bytes(),
     };
     messages::data(|out| out.write_all(&bytes))?;
+    if let Some(mlflow) = &plan.mlflow {
+        log_mlflow::job(mlflow, plan, &job)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -60,7 +64,7 @@ pub(crate) fn convert(plan: &JobConvertPlan) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn page(job: &Job) -> Result<Vec<u8>, Failure> {
+pub(super) fn page(job: &Job) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     job_page::render(job, &mut bytes).map_err(anyhow::Error::from)?;
     Ok(bytes)
@@ -71,8 +75,8 @@ pub(crate) fn page_of(plan: &JobPlan, files: &[PathBuf]) -> Result<Vec<u8>, Fail
     page(&read_files(plan, files)?)
 }
 
-/// Reads all recordings of a folder.
-fn read(plan: &JobPlan) -> Result<Job, Failure> {
+/// Reads all recordings of a folder, or one recording.
+pub(super) fn read(plan: &JobPlan) -> Result<Job, Failure> {
     read_files(plan, &recordings(&plan.folder)?)
 }
 
@@ -117,8 +121,10 @@ fn read_files(plan: &JobPlan, files: &[PathBuf]) -> Result<Job, Failure> {
 }
 
 /// What a file is called: its path in the folder, hashed where names are.
-fn shown(plan: &JobPlan, file: &Path) -> String {
-    let name = file.strip_prefix(&plan.folder).unwrap_or(file);
+pub(super) fn shown(plan: &JobPlan, file: &Path) -> String {
+    let below = file.strip_prefix(&plan.folder).ok();
+    let name = below.filter(|name| !name.as_os_str().is_empty());
+    let name = name.unwrap_or(file);
     let name = name.display().to_string();
     match &plan.confidential {
         Some(key) => Confidential::new(key).file(&name),
@@ -127,10 +133,15 @@ fn shown(plan: &JobPlan, file: &Path) -> String {
 }
 
 /// The recordings in a folder, by name.
-fn recordings(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+pub(super) fn recordings(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    if folder.is_file() {
+        return Ok(vec![folder.to_owned()]);
+    }
     let mut found = Vec::new();
-    search(folder, DEPTH, &mut found)
-        .map_err(|error| Failure::message(format!("cannot read {}: {error}", folder.display())))?;
+    search(folder, DEPTH, &mut found).map_err(|error| {
+        Failure::message(format!("cannot open {}: {error}", folder.display()))
+            .hint("a job is a folder of recordings, or a recording")
+    })?;
     found.sort();
     Ok(found)
 }

@@ -139,12 +139,12 @@ fn in_script(json: &str) -> String {
 }
 
 /// What a content security policy names an inline script or style by.
-fn hash(text: &str) -> String {
+pub(super) fn hash(text: &str) -> String {
     format!("sha256-{}", BASE64_STANDARD.encode(Sha256::digest(text)))
 }
 
 /// A text between tags or in an attribute, without characters that reorder others.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let text = crate::report::label::clean(text, crate::report::label::LONG);
     let text = text.replace('&', "&amp;").replace('<', "&lt;");
     let text = text.replace('>', "&gt;").replace('"', "&quot;");
