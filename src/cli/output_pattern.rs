@@ -3,7 +3,7 @@
 use super::failure::Failure;
 use super::output_names::OutputFile;
 use super::outputs::NameParts;
-use crate::report::naming::{safe_part, short_host, utc};
+use crate::report::naming::{distinct_part, short_host, utc};
 use crate::torch::job::JobPlace;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -101,8 +101,8 @@ pub(crate) fn fill_path(
 fn value(fact: Fact, parts: &NameParts<'_>, place: &JobPlace) -> Option<String> {
     let number = |value: Option<u32>| value.map(|number| number.to_string());
     match fact {
-        Fact::Job => place.job.as_deref().map(safe_part),
-        Fact::Host => Some(safe_part(short_host(parts.host))),
+        Fact::Job => place.job.as_deref().map(distinct_part),
+        Fact::Host => Some(distinct_part(short_host(parts.host))),
         Fact::Rank => number(place.rank),
         Fact::LocalRank => number(place.local_rank),
         Fact::WorldSize => number(place.world_size),

@@ -86,6 +86,17 @@ pub fn safe_part(part: &str) -> String {
     clean.trim_matches(['.', '-', '_']).to_owned()
 }
 
+/// The same, of different texts different parts: where it is cut, a hash is at its end.
+pub fn distinct_part(part: &str) -> String {
+    let clean = safe_part(part);
+    if part.chars().count() <= PART {
+        return clean;
+    }
+    let hash = crc32fast::hash(part.as_bytes());
+    let start: String = clean.chars().take(PART - 9).collect();
+    format!("{start}-{hash:08x}")
+}
+
 /// Basic ISO 8601, UTC: `20261121T010203Z`.
 pub fn utc(wall_ns: u64) -> String {
     let [year, month, day, hour, minute, second] = civil(wall_ns);
@@ -139,6 +150,20 @@ mod tests {
 
     fn words(line: &str) -> Vec<String> {
         line.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn long_parts_that_differ_late_are_different_names() {
+        let long = |seed: u32| format!("experiment-llama-7b-lr0.0003-bs512-warmup2000-seed{seed}");
+        let parts = [1, 2].map(|seed| distinct_part(&long(seed)));
+        assert_ne!(parts[0], parts[1]);
+        for part in parts {
+            assert!(
+                part.starts_with("experiment-llama-7b") && part.len() == 48,
+                "{part}"
+            );
+        }
+        assert_eq!(distinct_part("run7"), "run7");
     }
 
     #[test]

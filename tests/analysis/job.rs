@@ -31,6 +31,9 @@ pub(crate) struct Simulated {
     pub(crate) steps: u64,
     /// The rank that takes so much longer in each step, from a step on.
     pub(crate) slow: Option<(u32, f64, u64)>,
+    /// It does up to that step, and only in each so many steps.
+    pub(crate) slow_until: u64,
+    pub(crate) slow_every: u64,
     /// How much the work of ranks varies, s.
     pub(crate) varies_s: f64,
     /// How far wall clocks of hosts are ahead, s, and their drift.
@@ -47,6 +50,8 @@ impl Default for Simulated {
             ranks_per_host: 4,
             steps: 600,
             slow: Some((5, 0.02, 0)),
+            slow_until: u64::MAX,
+            slow_every: 1,
             varies_s: 0.004,
             clocks: vec![(0.0, 0.0), (0.030, 2e-5)],
             shifts: None,
@@ -68,7 +73,10 @@ impl Simulated {
             let common = 0.03 + self.varies_s * random.next();
             let own: Vec<f64> = (0..self.ranks)
                 .map(|rank| {
-                    let slow = self.slow.filter(|slow| slow.0 == rank && step >= slow.2);
+                    let is_slow = |from: u64| {
+                        (from..self.slow_until).contains(&step) && step % self.slow_every == 0
+                    };
+                    let slow = self.slow.filter(|slow| slow.0 == rank && is_slow(slow.2));
                     common + self.varies_s * random.next() + slow.map_or(0.0, |slow| slow.1)
                 })
                 .collect();
@@ -256,7 +264,7 @@ fn a_planted_straggler_is_named_with_its_line_in_every_run() {
         assert_eq!((place.function.as_str(), place.line), ("read", 20));
         assert!((found.per_step_s - 0.02).abs() < 0.003, "{found:?}");
         assert!((share - found.less.value).abs() < 0.05, "{found:?}");
-        assert_eq!(found.change, None, "{found:?}");
+        assert_eq!(found.changes, [], "{found:?}");
         let compared = &job.groups[0].1;
         let (step, ideal) = (compared.step_s.unwrap(), compared.ideal_step_s.unwrap());
         assert!((step - ideal - 0.02).abs() < 0.003, "{step} {ideal}");
@@ -285,7 +293,7 @@ fn the_step_since_which_a_rank_is_slow_is_found() {
     .job();
     assert_eq!(late_ranks(&job), [3]);
     let (_, found) = job.stragglers().next().unwrap();
-    let since = found.change.expect("a change");
+    let since = *found.changes.first().expect("a change");
     let bins = &job.ranks[found.rank].facts.bins;
     let step = |at: usize| bins[at].index << job.shift;
     assert!(since.began);
@@ -293,6 +301,78 @@ fn the_step_since_which_a_rank_is_slow_is_found() {
     assert!(step(since.change.low) <= 425 && 425 <= step(since.change.high) + 8);
     assert!((found.per_step_s - 0.02).abs() < 0.003, "{found:?}");
     insta::assert_snapshot!(render_job(&job, false));
+}
+
+#[test]
+fn a_rank_that_is_slow_for_a_part_has_a_start_and_an_end() {
+    let job = Simulated {
+        slow: Some((3, 0.02, 200)),
+        slow_until: 400,
+        ..Simulated::default()
+    }
+    .job();
+    assert_eq!(late_ranks(&job), [3]);
+    let (_, found) = job.stragglers().next().unwrap();
+    let bins = &job.ranks[found.rank].facts.bins;
+    let step = |at: usize| (bins[at].index << job.shift) as i64;
+    let [since, until] = &found.changes[..] else {
+        panic!("{found:?}");
+    };
+    assert!(since.began && !until.began);
+    assert!((step(since.change.at) - 200).abs() <= 16, "{since:?}");
+    assert!((step(until.change.at) - 400).abs() <= 16, "{until:?}");
+    assert!((found.per_step_s - 0.02).abs() < 0.003, "{found:?}");
+}
+
+/// What begins a run and ends it is no change of a rank's speed.
+#[test]
+fn a_slow_rank_whose_first_and_last_steps_differ_is_slow_all_the_time() {
+    let job = Simulated {
+        slow: Some((3, 0.02, 30)),
+        slow_until: 575,
+        ..Simulated::default()
+    }
+    .job();
+    let (_, found) = job.stragglers().next().unwrap();
+    assert_eq!(found.changes, [], "{found:?}");
+}
+
+#[test]
+fn a_rank_that_is_late_in_bursts_is_no_all_clear() {
+    let job = Simulated {
+        steps: 200,
+        slow: Some((3, 2.0, 0)),
+        slow_every: 60,
+        ..Simulated::default()
+    }
+    .job();
+    let text = render_job(&job, false);
+    assert_eq!(late_ranks(&job), [0; 0], "{text}");
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("perhaps rank 3: it waits for"), "{text}");
+    assert!(words.contains("too unevenly to be sure"), "{text}");
+    assert!(!words.contains("about as long as the others"), "{text}");
+}
+
+#[test]
+fn ranks_that_were_recorded_at_another_time_are_left_out() {
+    let mut all = Simulated {
+        slow: None,
+        ..Simulated::default()
+    }
+    .reductions();
+    all[1].started_wall_ns -= 3_600_000_000_000;
+    // A little later is the same time.
+    all[2].started_wall_ns += all[2].length_ns / 4;
+    let job = answers(all, None);
+    let ranks: Vec<Option<u32>> = job.ranks.iter().map(|rank| rank.facts.rank).collect();
+    assert!(!ranks.contains(&Some(1)) && ranks.contains(&Some(2)));
+    let why = &job.left_out[0].why;
+    assert!(
+        why.contains("rank 1") && why.contains("another time"),
+        "{why}"
+    );
+    assert_eq!(job.missing_ranks, [1]);
 }
 
 #[test]

@@ -115,7 +115,7 @@ fn the_page_has_the_figures_of_the_json() {
     assert_eq!(head["bars"][0]["name"], "rank 3");
     // The change is in the column that its mark is in: before, the rank is as the others.
     let change = &head["changes"][0];
-    let late = &json["groups"][0]["stragglers"][0]["change"];
+    let late = &json["groups"][0]["stragglers"][0]["changes"][0];
     assert_eq!(
         (&change["row"], &change["step"]),
         (&Value::from(3), &late["step"])

@@ -84,14 +84,32 @@ fn the_slow_rank_of_a_job_is_named_with_its_line() {
     let length = fs::metadata(&cut).unwrap().len();
     let file = fs::OpenOptions::new().write(true).open(&cut).unwrap();
     file.set_len(length / 2).unwrap();
-    // A damaged one is made again.
+    // A damaged one is made again: of a cut one, and of one with another bit.
     fs::write(&kept, b"PAR1 and nothing else").unwrap();
+    let other = folder.join("1.reduced.parquet");
+    let mut bytes = fs::read(&other).unwrap();
+    for at in [100, bytes.len() / 2, bytes.len() - 200] {
+        bytes[at] ^= 4;
+        fs::write(&other, &bytes).unwrap();
+        report(folder, &[]);
+        let again = fs::read(&other).unwrap();
+        assert_ne!(again, bytes, "byte {at}");
+        bytes = again;
+    }
+    // A pipe is not waited for.
+    nix::unistd::mkfifo(&folder.join("pipe.tspy"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     fs::write(folder.join("x.tspy"), b"no recording").unwrap();
     let second = json(folder);
     assert_eq!(second["groups"][0]["stragglers"][0]["rank"], 2, "{second}");
     let missing = second["recordings"][3]["missing"].as_array().unwrap();
     assert_eq!(missing.len(), 1, "{second}");
-    assert_eq!(second["left_out"][0]["file"], "x.tspy", "{second}");
+    assert_eq!(second["left_out"][0]["file"], "pipe.tspy", "{second}");
+    assert_eq!(second["left_out"][1]["file"], "x.tspy", "{second}");
+    let mut wrong = torchspy();
+    wrong.arg("report").arg(folder).args(["--mesh", "dp=3"]);
+    let wrong = wrong.output().unwrap();
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(said(&wrong).contains("--mesh makes 3 ranks, and the job has 4"));
 
     let table = report(folder, &["--csv", "ranks"]);
     assert_eq!(table.lines().count(), 5, "{table}");

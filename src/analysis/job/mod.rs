@@ -121,6 +121,7 @@ impl Folded {
     pub fn finish(mut self, mesh: Option<&Mesh>) -> Job {
         self.keep_one_job();
         self.keep_one_of_each_rank();
+        self.keep_one_time();
         self.sort_recordings();
         self.ranks.sort_by_key(Rank::number);
         let shift = self.ranks.iter().map(|rank| rank.facts.shift).max();
@@ -199,22 +200,64 @@ impl Folded {
 
     /// Leaves out earlier recordings of a rank: it was started again.
     fn keep_one_of_each_rank(&mut self) {
-        let mut last: FxHashMap<u32, (u64, usize)> = FxHashMap::default();
+        let mut last: FxHashMap<u32, (u64, u64, usize)> = FxHashMap::default();
         for rank in &self.ranks {
-            let started = self.recordings.get(rank.recording);
-            let started = started.map_or(0, |recording| recording.started_wall_ns);
+            // Of a recording and a part of it the longer one.
+            let time = self.recordings.get(rank.recording);
+            let (started, length) =
+                time.map_or((0, 0), |each| (each.started_wall_ns, each.length_ns));
             if let Some(number) = rank.facts.rank {
                 let entry = last.entry(number).or_default();
-                *entry = (*entry).max((started, rank.recording));
+                *entry = (*entry).max((started, length, rank.recording));
             }
         }
         let is_last = |rank: &Rank| match rank.facts.rank {
             Some(number) => last
                 .get(&number)
-                .is_some_and(|&(_, at)| at == rank.recording),
+                .is_some_and(|&(.., at)| at == rank.recording),
             None => true,
         };
-        self.leave_out_ranks(is_last, "there is a later recording of the same rank");
+        self.leave_out_ranks(
+            is_last,
+            "there is a later or longer recording of the same rank",
+        );
+    }
+
+    /// Leaves out ranks that were recorded at another time than most: what they did then says
+    /// nothing of what the others waited for.
+    fn keep_one_time(&mut self) {
+        let of_recording = |each: &RecordingFacts| {
+            let start = each.started_wall_ns;
+            (start, start.saturating_add(each.length_ns))
+        };
+        let times: Vec<(u64, u64)> = self.recordings.iter().map(of_recording).collect();
+        let time = |rank: &Rank| times.get(rank.recording).copied().unwrap_or_default();
+        // The last moment at which the most ranks were recorded is the start of one.
+        let mut starts: Vec<u64> = self.ranks.iter().map(|rank| time(rank).0).collect();
+        let mut ends: Vec<u64> = self.ranks.iter().map(|rank| time(rank).1).collect();
+        starts.sort_unstable();
+        ends.sort_unstable();
+        let recorded = |at: u64| {
+            let begun = starts.partition_point(|&start| start <= at);
+            begun - ends.partition_point(|&end| end < at)
+        };
+        let Some(&moment) = starts.iter().max_by_key(|&&at| (recorded(at), at)) else {
+            return;
+        };
+        let together = self.ranks.iter().map(time);
+        let together = together.filter(|(start, end)| (*start..=*end).contains(&moment));
+        let from = together.clone().map(|(start, _)| start).min();
+        let to = together.map(|(_, end)| end).max();
+        let (from, to) = (from.unwrap_or(0), to.unwrap_or(u64::MAX));
+        let is_with_them = |rank: &Rank| {
+            let (start, end) = time(rank);
+            let both = end.min(to).saturating_sub(start.max(from));
+            both >= (end - start) / 2
+        };
+        self.leave_out_ranks(
+            is_with_them,
+            "it was recorded at another time than most, by the clocks of their hosts",
+        );
     }
 
     fn leave_out_ranks(&mut self, keeps: impl Fn(&Rank) -> bool, why: &str) {

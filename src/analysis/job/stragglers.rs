@@ -15,6 +15,7 @@ use crate::analysis::intervals::Share;
 use crate::model::reduction::Bin;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
+use std::ops::Range;
 
 /// Minimum difference between the waits of a rank and the others', as a share of the time.
 const NOTABLE: f64 = 0.05;
@@ -40,6 +41,9 @@ const ALIKE: f64 = 0.05;
 const SMALL: usize = 16;
 /// A change is claimed if it is less probable by chance.
 const CHANCE: f64 = 0.01;
+/// This part of a run at either end is its start and its end: what is slow up to there is slow all
+/// the time.
+const ENDS: f64 = 0.08;
 
 /// A rank that the others wait for.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,10 +65,22 @@ pub struct Straggler {
     pub last_in: usize,
     /// How much less its device was busy than the median of the others; `None` if not known.
     pub device_idles: Option<f64>,
-    /// Since when it is slow, or until when; `None` if all the time.
-    pub change: Option<Since>,
+    /// Since when it is slow, and until when; empty if all the time.
+    pub changes: Vec<Since>,
     /// What it does for longer than the median of the others, as shares of that time.
     pub doing: Vec<(Doing, f64)>,
+}
+
+/// A rank that waits less than the others, which is not enough to be named.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Unsure {
+    /// Index of the rank.
+    pub rank: usize,
+    /// Its waits for others, and the median of the others', as shares of the time.
+    pub waits: Share,
+    pub others_waits: Share,
+    /// Its steps have another length than the others'; else the difference varies too much.
+    pub is_out_of_step: bool,
 }
 
 /// A change of a rank's speed.
@@ -83,6 +99,8 @@ pub struct Since {
 pub struct Compared {
     /// By descending cost.
     pub stragglers: Vec<Straggler>,
+    /// Ranks that may be late.
+    pub unsure: Vec<Unsure>,
     /// Mean length of a step, s.
     pub step_s: Option<f64>,
     /// The same if the slowest rank were as fast as the median: `step_s` less what it costs.
@@ -119,10 +137,18 @@ pub fn compare(ranks: &[Rank], group: &[usize]) -> Compared {
     }
     found.step_s = Some(middle_s);
     let series = Series::new(ranks, &together);
-    let mut stragglers: Vec<Straggler> = (0..together.len())
-        .filter_map(|member| straggler(ranks, &together, &series, member))
-        .collect();
-    // Where half of the ranks wait less than the others, work is shared unevenly; nobody is late.
+    let mut stragglers: Vec<Straggler> = Vec::new();
+    for member in 0..together.len() {
+        match straggler(ranks, &together, &series, member) {
+            Some(Ok(found)) => stragglers.push(found),
+            Some(Err(unsure)) => found.unsure.push(unsure),
+            None => {}
+        }
+    }
+    let out = found.out_of_step.iter();
+    let out = out.filter_map(|&at| out_of_step(ranks, &together, at));
+    found.unsure.extend(out);
+    // Where most of the ranks wait less than the others, work is shared unevenly; nobody is late.
     if 2 * stragglers.len() > together.len() {
         stragglers.clear();
     }
@@ -217,7 +243,7 @@ fn straggler(
     members: &[usize],
     series: &Series,
     member: usize,
-) -> Option<Straggler> {
+) -> Option<Result<Straggler, Unsure>> {
     let at = *members.get(member)?;
     let rank = ranks.get(at)?;
     let own = series.waits.get(member)?;
@@ -233,12 +259,7 @@ fn straggler(
     if most < NOTABLE {
         return None;
     }
-    let change = split.and_then(|change| since(&less, change));
-    let slow = match change {
-        Some(since) if since.began => since.change.at..less.len(),
-        Some(since) => 0..since.change.at,
-        None => 0..less.len(),
-    };
+    let (slow, changes) = slow_part(&less);
     let is_slow = |bin: u64| {
         let found = indices.binary_search(&bin);
         found.is_ok_and(|index| slow.contains(&index))
@@ -258,8 +279,16 @@ fn straggler(
     // A rank whose script never asks for a result waits where the launch queue is full, and seems
     // to launch.
     let surely = others_launch.minus(&own_launches).low > 0.0;
-    if less_share.value < NOTABLE || less_share.low < SURE * less_share.value || !surely {
+    if less_share.value < NOTABLE || !surely {
         return None;
+    }
+    if less_share.low < SURE * less_share.value {
+        return Some(Err(Unsure {
+            rank: at,
+            waits,
+            others_waits,
+            is_out_of_step: false,
+        }));
     }
     let busy = median(
         members
@@ -280,7 +309,7 @@ fn straggler(
         let least = series.least.get(*index).copied().unwrap_or(0.0);
         is_slow(**index) && share(index) <= least
     };
-    Some(Straggler {
+    Some(Ok(Straggler {
         rank: at,
         waits,
         others_waits,
@@ -289,10 +318,63 @@ fn straggler(
         bins: slow.len(),
         last_in: indices.iter().filter(last_in).count(),
         device_idles,
-        change,
+        changes,
         slow_step_s,
         doing: doing(ranks, members, at, slow_s / rank.seconds().max(1e-9)),
+    }))
+}
+
+/// A rank whose steps have another length than those of the others, if it waits less.
+fn out_of_step(ranks: &[Rank], others: &[usize], at: usize) -> Option<Unsure> {
+    let always = |_: u64| true;
+    let waits = ranks.get(at)?.share(always, |times| times.waits);
+    let other = typical(ranks, others, at, always)?;
+    let others_waits = other.share(always, |times| times.waits);
+    let less = others_waits.minus(&waits);
+    (less.value >= NOTABLE && less.low > 0.0).then_some(Unsure {
+        rank: at,
+        waits,
+        others_waits,
+        is_out_of_step: true,
     })
+}
+
+/// The bins in which a rank is slow, and the changes at their ends.
+fn slow_part(less: &[f64]) -> (Range<usize>, Vec<Since>) {
+    let count = less.len();
+    let edge = |share: f64| (share * count as f64) as usize;
+    // What begins and ends a run is no change of speed.
+    let mut searched = edge(ENDS / 2.0)..count - edge(ENDS / 2.0);
+    let mut slow = 0..count;
+    let mut changes: Vec<Since> = Vec::new();
+    while changes.len() < 2 {
+        let values = less.get(searched.clone()).unwrap_or_default();
+        let split = best_split(values).and_then(|change| since(values, change));
+        let Some(mut found) = split else { break };
+        for at in [
+            &mut found.change.at,
+            &mut found.change.low,
+            &mut found.change.high,
+        ] {
+            *at += searched.start;
+        }
+        let at = found.change.at;
+        let is_at_an_end = match found.began {
+            true => at < edge(ENDS),
+            false => at > count - edge(ENDS),
+        };
+        let is_second = changes.iter().any(|other| other.began == found.began);
+        if is_at_an_end || is_second {
+            break;
+        }
+        match found.began {
+            true => (slow.start, searched.start) = (at, at),
+            false => (slow.end, searched.end) = (at, at),
+        }
+        changes.push(found);
+    }
+    changes.sort_by_key(|found| found.change.at);
+    (slow, changes)
 }
 
 /// A change that is worth a word, of how much less a rank waits.

@@ -16,10 +16,13 @@ use crate::model::reduction::Reduction;
 use crate::report::csv;
 use crate::report::job_page;
 use crate::report::json::job::render_job_json;
+use crate::report::label::counted;
 use crate::report::parquet::reduced;
 use crate::report::text::job::render_job;
 use crate::resolve::confidential::Confidential;
+use nix::fcntl::OFlag;
 use std::fs::{self, File, Permissions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -85,7 +88,10 @@ fn read_files(plan: &JobPlan, files: &[PathBuf]) -> Result<Job, Failure> {
     if files.is_empty() {
         return Err(
             Failure::message(format!("{} has no recordings", plan.folder.display()))
-                .hint("torchspy record -o DIR/{host}-{rank}.tspy writes one for each rank"),
+                .hint(
+                    "torchspy record -o DIR/{host}-{rank}.tspy writes one for each rank; linked folders, and those 8 levels \
+                     below, are not searched",
+                ),
         );
     }
     let next = AtomicUsize::new(0);
@@ -117,7 +123,31 @@ fn read_files(plan: &JobPlan, files: &[PathBuf]) -> Result<Job, Failure> {
             }
         }
     });
-    Ok(folded.finish(plan.mesh.as_ref()))
+    let job = folded.finish(plan.mesh.as_ref());
+    if job.ranks.is_empty() {
+        let first = job.left_out.first();
+        let why = first.map_or(String::new(), |each| {
+            format!(": {}: {}", each.file, each.why)
+        });
+        return Err(Failure::message(format!(
+            "no rank can be read from {} in {}{why}",
+            counted(files.len() as u64, "recording"),
+            plan.folder.display()
+        ))
+        .hint("torchspy inspect FILE says what is in a recording"));
+    }
+    if let (Some(mesh), Some(world)) = (&plan.mesh, job.world_size)
+        && mesh.size() != u64::from(world)
+    {
+        return Err(Failure::usage(
+            format!(
+                "--mesh makes {} ranks, and the job has {world}",
+                mesh.size()
+            ),
+            "name all dimensions, outermost first: dp=16,tp=8",
+        ));
+    }
+    Ok(job)
 }
 
 /// What a file is called: its path in the folder, hashed where names are.
@@ -166,15 +196,19 @@ fn search(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> std::io::Res
 
 /// The reduction of a recording: kept beside it, or made and kept.
 fn reduction(plan: &JobPlan, path: &Path, shown: &str) -> anyhow::Result<Reduction> {
-    let file = File::open(path)?;
+    // A pipe would wait for its other end.
+    let mut options = File::options();
+    let options = options.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
+    let file = options.open(path)?;
     let data = file.metadata()?;
+    anyhow::ensure!(data.is_file(), "it is no regular file");
     let modified = data.modified()?.duration_since(UNIX_EPOCH);
     let source = reduced::source(data.len(), modified.map_or(0, |time| time.as_nanos()));
     let kept = path.with_extension("reduced.parquet");
     let is_plain =
         plan.regions.is_empty() && plan.rules.are_built_in() && plan.confidential.is_none();
     if is_plain
-        && let Ok(kept) = File::open(&kept)
+        && let Ok(kept) = fs::read(&kept)
         && let Ok(reduction) = reduced::read(kept, &source)
     {
         return Ok(reduction);

@@ -111,24 +111,28 @@ pub fn render(job: &Job, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn changes(job: &Job, rows: &[Row]) -> Vec<ChangeMark> {
-    let found = job.stragglers().filter_map(|(_, each)| {
-        let late = straggler(job, each)?;
-        let change = late.change?;
-        let row = rows.iter().position(|row| row.members == [each.rank])?;
-        let word = if change.began { "since" } else { "until" };
-        Some(ChangeMark {
-            text: format!(
-                "{} {word} step {}",
-                rank_name(late.rank, late.pid),
-                change.step
-            ),
-            row,
-            step: change.step,
-            low: change.step_low,
-            high: change.step_high,
-        })
-    });
-    found.collect()
+    let mut marks = Vec::new();
+    for (_, each) in job.stragglers() {
+        let row = rows.iter().position(|row| row.members == [each.rank]);
+        let (Some(row), Some(late)) = (row, straggler(job, each)) else {
+            continue;
+        };
+        marks.extend(late.changes.iter().map(|change| {
+            let word = if change.began { "since" } else { "until" };
+            ChangeMark {
+                text: format!(
+                    "{} {word} step {}",
+                    rank_name(late.rank, late.pid),
+                    change.step
+                ),
+                row,
+                step: change.step,
+                low: change.step_low,
+                high: change.step_high,
+            }
+        }));
+    }
+    marks
 }
 
 /// JSON that is no markup within a script's tags.

@@ -114,11 +114,15 @@ fn late_table(out: &mut String, job: &Job) {
          <th scope=\"col\">since</th><th scope=\"col\">mostly at</th></tr></thead>\n<tbody>\n",
     );
     for row in &all {
-        let since = row.change.as_ref().map_or("all the time".to_owned(), |it| {
+        let words = row.changes.iter().map(|it| {
             let word = if it.began { "" } else { "until " };
             let wall = utc_time(u64::try_from(it.wall_ns).unwrap_or(0));
             format!("{word}step {}, {wall}", it.step)
         });
+        let since = match row.changes.len() {
+            0 => "all the time".to_owned(),
+            _ => words.collect::<Vec<String>>().join("; "),
+        };
         let at = row.lines.first().map(doing_text).unwrap_or_default();
         let _ = writeln!(
             out,

@@ -15,9 +15,9 @@ use arrow_array::{
     UInt32Array,
 };
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use bytes::Bytes;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::errors::ParquetError;
-use std::fs::File;
 use std::io::{self, Write};
 use std::sync::Arc;
 
@@ -25,6 +25,9 @@ use std::sync::Arc;
 const VERSION: u32 = 2;
 const HEAD: &str = "torchspy.reduction";
 const SOURCE: &str = "torchspy.source";
+/// CRC-32 of the file in which it is [`NO_CHECKSUM`].
+const CHECKSUM: &str = "torchspy.checksum";
+const NO_CHECKSUM: &str = "00000000";
 
 /// Why a file cannot be read back.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +40,8 @@ pub enum ReadError {
     Json(#[from] serde_json::Error),
     #[error("it is of another recording, rules or torchspy")]
     Stale,
+    #[error("it is damaged")]
+    Damaged,
     #[error("column {0} has another type")]
     Column(&'static str),
 }
@@ -82,9 +87,38 @@ fn names<T: Named>(all: &[T]) -> Arc<StringArray> {
 /// Where `out` cannot be written.
 pub fn render(reduction: &Reduction, source: &str, out: &mut dyn Write) -> io::Result<()> {
     let head = serde_json::to_string(reduction)?;
-    let keys = [(HEAD, head), (SOURCE, source.to_owned())];
+    let keys = [
+        (HEAD, head),
+        (SOURCE, source.to_owned()),
+        (CHECKSUM, NO_CHECKSUM.to_owned()),
+    ];
     let batch = batch(reduction).map_err(ParquetError::from);
-    write_columns(&keys, [batch], RecordBatch::new_empty(schema()), out)
+    let mut bytes = Vec::new();
+    write_columns(&keys, [batch], RecordBatch::new_empty(schema()), &mut bytes)?;
+    let checksum = format!("{:08x}", crc32fast::hash(&bytes));
+    if let Some(place) = checksum_in(&mut bytes) {
+        place.copy_from_slice(checksum.as_bytes());
+    }
+    out.write_all(&bytes)
+}
+
+/// Where the checksum stands in a file: the metadata are neither compressed nor encoded.
+fn checksum_in(bytes: &mut [u8]) -> Option<&mut [u8]> {
+    let key = CHECKSUM.as_bytes();
+    let at = bytes.windows(key.len()).rposition(|word| word == key)?;
+    let after = bytes.get_mut(at + key.len()..)?;
+    // Between them is the header of the value's field: type, and length as a number of one byte.
+    after.get_mut(2..2 + NO_CHECKSUM.len())
+}
+
+/// Whether the bytes are those that were written. What is damaged would be read as other figures.
+fn is_whole(bytes: &mut [u8]) -> bool {
+    let Some(place) = checksum_in(bytes) else {
+        return false;
+    };
+    let said = place.to_vec();
+    place.copy_from_slice(NO_CHECKSUM.as_bytes());
+    said == format!("{:08x}", crc32fast::hash(bytes)).as_bytes()
 }
 
 fn batch(reduction: &Reduction) -> Result<RecordBatch, arrow_schema::ArrowError> {
@@ -145,12 +179,15 @@ fn batch(reduction: &Reduction) -> Result<RecordBatch, arrow_schema::ArrowError>
     RecordBatch::try_new(schema(), columns)
 }
 
-/// Reads a reduction back, if it was made from `source`.
+/// Reads a file with a reduction back, if it was made from `source`.
 ///
 /// # Errors
 /// If it was not, or is damaged.
-pub fn read(file: File, source: &str) -> Result<Reduction, ReadError> {
-    let builder = ParquetRecordBatchReaderBuilder::try_new(file)?;
+pub fn read(mut file: Vec<u8>, source: &str) -> Result<Reduction, ReadError> {
+    if !is_whole(&mut file) {
+        return Err(ReadError::Damaged);
+    }
+    let builder = ParquetRecordBatchReaderBuilder::try_new(Bytes::from(file))?;
     let keys = builder.metadata().file_metadata().key_value_metadata();
     let key = |name: &str| {
         let pair = keys?.iter().find(|pair| pair.key == name)?;

@@ -158,8 +158,8 @@ pub struct StragglerRow {
     pub last_in_bins: usize,
     /// How much less its GPU is busy than the median of the others; null if not known.
     pub gpu_idles: Option<f64>,
-    /// The change, if it was not slow all the time.
-    pub change: Option<ChangeRow>,
+    /// When it became slow, and when it stopped being slow; empty if it was slow all the time.
+    pub changes: Vec<ChangeRow>,
     pub lines: Vec<DoingRow>,
 }
 
@@ -181,7 +181,7 @@ pub struct ChangeRow {
 pub fn straggler(job: &Job, found: &Straggler) -> Option<StragglerRow> {
     let rank = job.ranks.get(found.rank)?;
     let step_ms = found.slow_step_s * 1e3;
-    let change = found.change.and_then(|since| {
+    let changes = found.changes.iter().filter_map(|since| {
         let bin = |at: usize| rank.facts.bins.get(at);
         let step = |at: usize| Some(bin(at)?.first_step(rank.facts.shift));
         let at = bin(since.change.at)?;
@@ -206,7 +206,7 @@ pub fn straggler(job: &Job, found: &Straggler) -> Option<StragglerRow> {
         slow_bins: found.bins,
         last_in_bins: found.last_in,
         gpu_idles: found.device_idles,
-        change,
+        changes: changes.collect(),
         lines: doing
             .map(|&(doing, share)| doing_row(&job.names, &doing, share, step_ms))
             .collect(),

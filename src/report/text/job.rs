@@ -97,17 +97,39 @@ pub(crate) fn not_late(job: &Job, found: &Compared) -> Vec<String> {
         (0 | 1, _) => Some(
             "not known: fewer than two ranks with 10 steps or more that step together".to_owned(),
         ),
-        (compared, 0) => Some(format!(
-            "none of {} ranks clearly: each waits about as long as the others, or within 5 % of a \
-             step{}",
-            compared,
-            found.step_s.map_or(String::new(), |step| {
+        (compared, 0) => {
+            let step = found.step_s.map_or(String::new(), |step| {
                 format!("; a step takes {} ms", milliseconds(step * 1e3))
-            })
-        )),
+            });
+            let why = match found.unsure.is_empty() {
+                true => ": each waits about as long as the others, or within 5 % of a step",
+                false => "",
+            };
+            Some(format!("none of {compared} ranks clearly{why}{step}"))
+        }
         _ => None,
     };
     let mut all: Vec<String> = text.into_iter().collect();
+    let rank_of = |at: usize| {
+        job.ranks
+            .get(at)
+            .map(|rank| (rank.facts.rank, rank.facts.pid))
+    };
+    for each in found.unsure.iter().take(MOST_STRAGGLERS) {
+        let Some((rank, pid)) = rank_of(each.rank) else {
+            continue;
+        };
+        all.push(format!(
+            "perhaps {}: it waits for others {} of the time, their median {}, {}",
+            rank_name(rank, pid),
+            share_of(&each.waits).trim(),
+            share_of(&each.others_waits).trim(),
+            match each.is_out_of_step {
+                true => "but its steps have another length",
+                false => "but too unevenly to be sure",
+            }
+        ));
+    }
     let names = |all: &[usize]| {
         let ranks = all.iter().filter_map(|&at| job.ranks.get(at)?.facts.rank);
         ranges(&mut ranks.collect::<Vec<u32>>())
@@ -188,7 +210,7 @@ pub(crate) fn late(row: &StragglerRow, found: &Straggler, group: &Compared) -> L
         milliseconds(half_ms),
     );
     let mut more = Vec::new();
-    if let Some(change) = &row.change {
+    for change in &row.changes {
         let word = if change.began { "since" } else { "until" };
         more.push(format!(
             "{word} step {} ({} to {}), {} (p = {:.3})",
