@@ -1,5 +1,6 @@
 //! The subcommands, one file each.
 
+pub(crate) mod agent;
 mod armed;
 pub(crate) mod completions;
 pub(crate) mod convert;
@@ -9,7 +10,7 @@ pub(crate) mod dump;
 mod dump_job;
 mod finish;
 pub(crate) mod inspect;
-mod live_sink;
+pub(crate) mod live_sink;
 pub(crate) mod man;
 pub(crate) mod record;
 pub(crate) mod report;
