@@ -109,6 +109,12 @@ pub fn tables_python() -> Option<PathBuf> {
     or_skip(found, reason)
 }
 
+/// Debian's Prometheus.
+pub fn prometheus() -> Option<PathBuf> {
+    let found = below(cache(), "prometheus-", "usr/bin/prometheus");
+    or_skip(found, "no Prometheus (scripts/prometheus fetches it)")
+}
+
 /// A profiler that torchspy is measured against.
 pub fn peer(name: &str) -> Option<PathBuf> {
     let wanted = std::env::var_os("TORCHSPY_NO_PEERS").is_none();

@@ -1,7 +1,7 @@
 //! Counts the optimizer's steps of a process that goes on, from one part of its run after another.
 //!
-//! Parts may overlap. A step is counted once, and none is lost between two parts: what counts is the
-//! value of the counter, and not how many of its changes were seen in a part.
+//! Parts may overlap. A step is counted once, and none is lost between two parts: what counts is
+//! the value of the counter, and not how many of its changes were seen in a part.
 
 use super::StepUnit;
 use super::series::{Quiet, count, readings};
@@ -12,6 +12,13 @@ use rustc_hash::FxHashMap;
 
 /// Counters of one process that are followed: it may make objects without end.
 const MOST_COUNTERS: usize = 256;
+
+/// How often a step changes a counter is the largest number that divides its rises. So many rises
+/// hardly have a larger one in common by chance, and in so long a time the rises are single steps.
+const RISES: usize = 16;
+const LONG_NS: u64 = 60_000_000_000;
+/// Most steps between two readings: a counter that rises by more was overwritten.
+const MOST_STEPS: u64 = 1 << 20;
 
 /// The counters that count steps of an optimizer.
 const KINDS: [CounterKind; 4] = [
@@ -39,7 +46,7 @@ pub struct RunningSteps {
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// The value of its first reading.
+    /// Its value before the first step that counts: that of its first reading.
     first: u64,
     /// How often a step changes it, once that is known.
     each: Option<u64>,
@@ -93,6 +100,7 @@ impl RunningSteps {
         if let Some((id, each)) = counted.and_then(|found| found.counter)
             && let Some(best) = number(id)
             && let Some(known) = self.counters.get_mut(&best)
+            && (known.each.is_some() || is_enough(profile, id, points_of(best)))
         {
             known.each.get_or_insert(each);
             if may_choose {
@@ -110,6 +118,20 @@ impl RunningSteps {
     }
 }
 
+/// Whether readings show how often a step changes their counter.
+fn is_enough(profile: &Profile, id: CounterId, points: &[&ProgressPoint]) -> bool {
+    let kind = profile.counters.get(id.index()).map(|info| info.kind);
+    let counts_steps = matches!(
+        kind,
+        Some(CounterKind::TrainerSteps | CounterKind::LightningSteps)
+    );
+    let (Some(first), Some(last)) = (points.first(), points.last()) else {
+        return false;
+    };
+    let lasts = last.time_ns.saturating_sub(first.time_ns) >= LONG_NS;
+    counts_steps || points.len() > RISES || lasts
+}
+
 impl Known {
     fn take(&mut self, profile: &Profile, points: &[&ProgressPoint]) -> Vec<EndedSteps> {
         let quiet = Quiet::of(profile, points);
@@ -120,6 +142,10 @@ impl Known {
             let steps = point.value.saturating_sub(self.first) / each;
             if steps > self.steps {
                 let count = steps - self.steps;
+                if count > MOST_STEPS {
+                    self.first = point.value.saturating_sub(self.steps.saturating_mul(each));
+                    continue;
+                }
                 let before_ns = quiet.until(point);
                 let end_ns = before_ns + point.time_ns.saturating_sub(before_ns) / 2;
                 let length_ns = self.last_end_ns.map(|last| end_ns.saturating_sub(last));

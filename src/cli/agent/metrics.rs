@@ -32,7 +32,6 @@ type Ratio = Gauge<f64, AtomicU64>;
 /// All series.
 pub(crate) struct Metrics {
     registry: Registry,
-    node: String,
     most_ranks: usize,
     ranks: BTreeMap<Labels, Rank>,
     left_out: BTreeSet<Labels>,
@@ -63,10 +62,10 @@ struct Rank {
 impl Metrics {
     /// Series of the trainers of `node`: of at most so many ranks.
     pub(crate) fn new(node: String, most_ranks: usize, started_wall_ns: u64) -> Self {
+        let node = [("node".into(), node.into())];
         let lengths: fn() -> Histogram = || Histogram::new(BUCKETS);
         let mut metrics = Self {
-            registry: Registry::with_prefix("torchspy"),
-            node,
+            registry: Registry::with_prefix_and_labels("torchspy", node.into_iter()),
             most_ranks,
             ranks: BTreeMap::new(),
             left_out: BTreeSet::new(),
@@ -110,20 +109,9 @@ impl Metrics {
         metrics
     }
 
-    fn labels_of(&self, part: &RankPart) -> Labels {
-        let job = JobPlace::of(&part.info.environment, &part.info.command).job;
-        let rank = part.role.rank().map(|rank| rank.to_string());
-        let named = [("job", job), ("rank", rank)];
-        let named = named.into_iter().filter_map(|(name, value)| {
-            let value = value?.chars().take(LONGEST_LABEL).collect();
-            Some((name, value))
-        });
-        named.chain([("node", self.node.clone())]).collect()
-    }
-
     /// Adds what a rank did. Figures of ranks that have the same labels are added up.
     pub(crate) fn add(&mut self, part: &RankPart, hangs: bool, now: Instant) {
-        let labels = self.labels_of(part);
+        let labels = labels_of(part);
         if !self.ranks.contains_key(&labels) && self.ranks.len() >= self.most_ranks {
             if self.left_out.len() < self.most_ranks {
                 self.left_out.insert(labels);
@@ -190,14 +178,14 @@ impl Metrics {
 
     /// Adds what the agent itself cost.
     pub(crate) fn add_overhead(&mut self, kind: &str, ns: u64) {
-        let labels = vec![("node", self.node.clone()), ("kind", kind.to_owned())];
+        let labels = vec![("kind", kind.to_owned())];
         let series = self.overhead.get_or_create_owned(&labels);
         series.inc_by(seconds::of(ns));
     }
 
     /// Counts a profile that was sent, or not.
     pub(crate) fn add_push(&mut self, result: &str) {
-        let labels = vec![("node", self.node.clone()), ("result", result.to_owned())];
+        let labels = vec![("result", result.to_owned())];
         self.pushes.get_or_create_owned(&labels).inc();
     }
 
@@ -241,4 +229,16 @@ impl Metrics {
         encode(&mut text, &self.registry)?;
         Ok(text)
     }
+}
+
+/// What all series of a rank have.
+fn labels_of(part: &RankPart) -> Labels {
+    let job = JobPlace::of(&part.info.environment, &part.info.command).job;
+    let rank = part.role.rank().map(|rank| rank.to_string());
+    let named = [("job", job), ("rank", rank)];
+    let named = named.into_iter().filter_map(|(name, value)| {
+        let value = value?.chars().take(LONGEST_LABEL).collect();
+        Some((name, value))
+    });
+    named.collect()
 }

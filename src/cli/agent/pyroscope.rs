@@ -106,7 +106,7 @@ impl Sending {
                     if !std::mem::replace(&mut self.has_failed, true) {
                         messages::warning(&format!(
                             "no profile was sent to {}: {error}; said once, tried on",
-                            self.url
+                            without_user(&self.url)
                         ));
                     }
                 }
@@ -160,6 +160,14 @@ fn name(interval: &Interval, profile: &Profile) -> String {
     format!("{APPLICATION}{{{}}}", labels.join(","))
 }
 
+/// An address without a user's name and password.
+fn without_user(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
+        _ => url.to_owned(),
+    }
+}
+
 /// Without what separates labels.
 fn word(value: &str) -> String {
     let part = |letter: char| match letter {
@@ -168,4 +176,19 @@ fn word(value: &str) -> String {
         letter => letter,
     };
     value.chars().map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_not_printed_and_labels_stay_apart() {
+        assert_eq!(
+            without_user("https://me:secret@host:4040/ingest"),
+            "https://host:4040/ingest"
+        );
+        assert_eq!(without_user("http://host/ingest"), "http://host/ingest");
+        assert_eq!(word("a,b=c {d}\n"), "a_b_c__d__");
+    }
 }

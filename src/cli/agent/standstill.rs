@@ -29,7 +29,7 @@ pub(crate) struct Standstill {
 }
 
 impl Standstill {
-    /// Of the job that `plan` names. Dumps are written if it names an output.
+    /// Looks as `plan` says. Dumps are written if it names an output.
     pub(crate) fn new(plan: WatchPlan) -> Self {
         Self {
             writes: plan.output.is_some(),
@@ -45,8 +45,9 @@ impl Standstill {
         self.hangs
     }
 
-    /// Takes what ranks did until `end_ns`, and looks at them if they have not moved for long.
-    pub(crate) fn take(&mut self, ranks: &[RankPart], end_ns: u64, now: Instant) {
+    /// Takes what ranks did until `end_ns`, and looks at `job` if they have not moved for long: the
+    /// processes that they belong to, which wait for each other.
+    pub(crate) fn take(&mut self, ranks: &[RankPart], end_ns: u64, now: Instant, job: &[i32]) {
         let ended = ranks
             .iter()
             .filter_map(|rank| rank.steps.as_ref())
@@ -65,10 +66,11 @@ impl Standstill {
             return;
         }
         if self.watch.is_none() {
-            let plan = WatchPlan {
+            let mut plan = WatchPlan {
                 after: half,
                 ..self.plan.clone()
             };
+            plan.look.pids = job.to_vec();
             // A process that ends is found out elsewhere.
             self.watch = Watch::new(plan).ok().map(|watch| (watch, now));
         }

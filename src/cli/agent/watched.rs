@@ -104,8 +104,25 @@ impl Watched {
         })
     }
 
-    /// Takes the segments that have come.
-    pub(crate) fn take(&mut self, metrics: &Mutex<Metrics>, pyroscope: Option<&Pyroscope>) {
+    /// The name of its job.
+    pub(crate) fn job(&self) -> Option<&String> {
+        self.place.job.as_ref()
+    }
+
+    /// Whether its job hangs, as far as was found out.
+    pub(crate) fn hangs(&self) -> bool {
+        self.standstill.hangs()
+    }
+
+    /// Takes the segments that have come. `job` has the pids of its job's sessions, of which the
+    /// first finds out whether the job hangs: `hangs` is what it found.
+    pub(crate) fn take(
+        &mut self,
+        metrics: &Mutex<Metrics>,
+        pyroscope: Option<&Pyroscope>,
+        job: &[i32],
+        mut hangs: bool,
+    ) {
         while let Ok(segment) = self.segments.try_recv() {
             let stopped_ns = segment.sideband.quality.stops.total_ns();
             let end_ns = segment.end_ns;
@@ -115,11 +132,14 @@ impl Watched {
             }
             let now = Instant::now();
             let ranks = self.follower.add(segment);
-            self.standstill.take(&ranks, end_ns, now);
+            if job.first() == Some(&self.pid) {
+                self.standstill.take(&ranks, end_ns, now, job);
+                hangs = self.standstill.hangs();
+            }
             let mut metrics = metrics.lock().unwrap_or_else(PoisonError::into_inner);
             metrics.add_overhead("stopped", stopped_ns);
             for rank in &ranks {
-                metrics.add(rank, self.standstill.hangs(), now);
+                metrics.add(rank, hangs, now);
             }
         }
     }
@@ -188,7 +208,7 @@ impl Watched {
                 messages::warning(&format!("process {}: {error}", self.pid));
             }
         }
-        self.take(metrics, pyroscope);
+        self.take(metrics, pyroscope, &[], false);
         if let Err(error) = self.sink.end_recording()
             && !self.is_file_lost
         {

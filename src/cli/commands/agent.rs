@@ -28,6 +28,8 @@ const POLL: Duration = Duration::from_millis(500);
 /// between two searches.
 const SEARCH_SHARE: f64 = 0.001;
 const SEARCH: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
+/// How often files that are old are searched for.
+const TIDY: Duration = Duration::from_secs(10);
 /// When a process that could not be sampled is tried again.
 const AGAIN: Duration = Duration::from_secs(60);
 
@@ -68,6 +70,7 @@ pub(crate) fn run(plan: AgentPlan) -> Result<ExitCode, Failure> {
         watched: Vec::new(),
         refused: FxHashMap::default(),
         own_cpu_ns: 0,
+        tidy: Instant::now(),
     };
     messages::data(|out| writeln!(out, "http://{address}/metrics"))?;
     agent.run(server)
@@ -84,6 +87,8 @@ struct Agent {
     refused: FxHashMap<i32, (u64, Instant)>,
     /// CPU time of torchspy that was counted.
     own_cpu_ns: u64,
+    /// When the ring is tidied next.
+    tidy: Instant,
 }
 
 impl Agent {
@@ -140,8 +145,18 @@ impl Agent {
     /// Takes what was sampled, and ends what is over.
     fn take(&mut self) {
         let (metrics, pyroscope) = (&self.metrics, self.pyroscope.as_ref());
+        let all = self.watched.iter();
+        let all: Vec<(i32, Option<String>, bool)> = all
+            .map(|watched| (watched.pid, watched.job().cloned(), watched.hangs()))
+            .collect();
         for watched in &mut self.watched {
-            watched.take(metrics, pyroscope);
+            let job = watched.job();
+            let is_of_job = |other: &&(i32, Option<String>, bool)| {
+                other.0 == watched.pid || (job.is_some() && other.1.as_ref() == job)
+            };
+            let pids: Vec<i32> = all.iter().filter(is_of_job).map(|other| other.0).collect();
+            let hangs = all.iter().find(is_of_job).is_some_and(|first| first.2);
+            watched.take(metrics, pyroscope, &pids, hangs);
             if let Some(ring) = &self.ring {
                 watched.turn(ring);
             }
@@ -154,8 +169,11 @@ impl Agent {
             messages::note(&format!("process {} has ended", watched.pid));
             watched.end(metrics, pyroscope);
         }
-        if let Some(ring) = &self.ring {
+        if let Some(ring) = &self.ring
+            && Instant::now() >= self.tidy
+        {
             ring.tidy(self.watched.iter().filter_map(Watched::file));
+            self.tidy = Instant::now() + TIDY;
         }
         let cpu_ns = own_cpu_ns();
         let mut metrics = metrics.lock().unwrap_or_else(PoisonError::into_inner);
