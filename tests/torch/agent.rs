@@ -7,10 +7,12 @@ use crate::native_live::torch_python;
 use flate2::read::GzDecoder;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use regex::Regex;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -358,13 +360,28 @@ fn series_of_a_trainer_that_ended_are_dropped() {
     assert_eq!(report["quality"]["asked_hz"], 19.0, "{report:#}");
 }
 
-/// By the double of NVML: busy for three tenths of the time with 300 W, else idle with 100 W.
+/// Names of series in a text; of histograms those that a page gives.
+fn names(text: &str) -> BTreeSet<String> {
+    let name = Regex::new(r"torchspy_[a-z_]+").unwrap();
+    let found = name.find_iter(text).map(|found| found.as_str());
+    let parts = ["_bucket", "_sum", "_count"];
+    found
+        .map(|name| {
+            let base = parts.iter().find_map(|part| name.strip_suffix(part));
+            base.unwrap_or(name).to_owned()
+        })
+        .collect()
+}
+
+/// By the double of NVML: busy for three tenths of the time with 300 W, else idle with 100 W. All
+/// series are there then, and only those are named by the dashboard and the page of the book.
 #[test]
 fn energy_and_idle_time_are_those_of_the_ranks_gpu() {
     let job = format!("agent-gpu-{}", std::process::id());
-    let Some(target) = trainer(&job) else {
+    let Some(mut target) = trainer(&job) else {
         return;
     };
+    let (url, _profiles) = pyroscope();
     let own = std::env::current_exe().unwrap();
     let library = own.parent().unwrap().join("libnvml_double.so");
     let folder = tempfile::tempdir().unwrap();
@@ -377,7 +394,7 @@ fn energy_and_idle_time_are_those_of_the_ranks_gpu() {
     std::fs::write(&scenario, json!({"gpus": [gpu]}).to_string()).unwrap();
     let agent = Agent::start_with(
         &job,
-        &["--nvml-lib", library.to_str().unwrap()],
+        &["--nvml-lib", library.to_str().unwrap(), "--pyroscope", &url],
         &[("TORCHSPY_NVML_SCENARIO", scenario.to_str().unwrap())],
     );
     let idle = |scrape: &Scrape| scrape.sum("torchspy_gpu_idle_seconds_total");
@@ -390,7 +407,29 @@ fn energy_and_idle_time_are_those_of_the_ranks_gpu() {
         let mut all = scrape.named(name);
         assert!(all.all(|(series, _)| series.contains(labels)), "{name}");
     }
+    let deadline = Instant::now() + PATIENCE;
+    while agent.scrape().sum("torchspy_steps_total") == 0.0 {
+        assert!(Instant::now() < deadline, "no steps are counted");
+        train(&mut target);
+    }
+    let scrape = agent.until("no profile is sent", |scrape| {
+        scrape.sum("torchspy_pushes_total") > 0.0
+    });
     agent.end();
+    let series: Vec<&str> = scrape.0.keys().map(String::as_str).collect();
+    let known = names(&series.join(" "));
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let board = std::fs::read_to_string(docs.join("agent/dashboard.json")).unwrap();
+    let panels: Value = serde_json::from_str(&board).unwrap();
+    assert!(
+        panels["panels"]
+            .as_array()
+            .is_some_and(|all| all.len() > 10)
+    );
+    let page = std::fs::read_to_string(docs.join("src/agent.md")).unwrap();
+    let used = names(&board);
+    assert!(used.is_subset(&known), "{used:?} of {known:?}");
+    assert_eq!(names(&page), known);
 }
 
 /// A Pyroscope that takes whatever is sent to it: the request's line, and its body.

@@ -169,7 +169,9 @@ impl Metrics {
             for ended in steps {
                 series.inc_by(ended.count);
                 for _ in 0..ended.count {
-                    ended.each_ns.map(|ns| lengths.observe(seconds::of(ns)));
+                    if let Some(ns) = ended.each_ns {
+                        lengths.observe(seconds::of(ns));
+                    }
                 }
             }
         }
@@ -196,9 +198,9 @@ impl Metrics {
 
     /// Drops the series of ranks that nothing was heard of for so long.
     pub(crate) fn forget(&mut self, now: Instant, keep: Duration) {
-        let gone = |rank: &Rank| now.saturating_duration_since(rank.seen) >= keep;
-        for (_, rank) in self.ranks.extract_if(.., |_, rank| gone(rank)) {
-            for labels in &rank.labels {
+        self.ranks.retain(|_, rank| {
+            let stays = now.saturating_duration_since(rank.seen) < keep;
+            for labels in rank.labels.iter().filter(|_| !stays) {
                 self.phases.remove(labels);
                 self.waits.remove(labels);
                 self.steps.remove(labels);
@@ -209,7 +211,8 @@ impl Metrics {
                 self.unclassified.remove(labels);
                 self.gpu_info.remove(labels);
             }
-        }
+            stays
+        });
         if self.ranks.len() < self.most_ranks {
             self.left_out.clear();
         }

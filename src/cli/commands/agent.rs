@@ -24,10 +24,10 @@ use std::time::{Duration, Instant};
 
 /// How often segments are taken, and the end of the server is polled.
 const POLL: Duration = Duration::from_millis(500);
-/// The share of a CPU that the search for trainers may take, and the longest and shortest time
+/// The share of a CPU that the search for trainers may take, and the shortest and longest time
 /// between two searches.
-const SEARCH_SHARE: f64 = 0.001;
-const SEARCH: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
+const SEARCH_SHARE: f64 = 0.002;
+const SEARCH: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
 /// How often files that are old are searched for.
 const TIDY: Duration = Duration::from_secs(10);
 /// When a process that could not be sampled is tried again.
