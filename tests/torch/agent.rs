@@ -267,8 +267,8 @@ fn figures_are_those_of_the_trainer_also_in_prometheus() {
         scrape.sum("torchspy_phase_seconds_total")
             - scrape.with("torchspy_phase_seconds_total", "phase=\"user\"")
     });
-    // Between two samples at either end; and some of its own time is its own code's.
-    let within = (wall_s * 0.6 - 0.3, wall_s + 0.3);
+    // The rest is its own code's, which waits for batches; at either end a sample may be late.
+    let within = (wall_s * 0.2, wall_s * 1.2 + 0.5);
     assert!(
         within.0 < trained && trained < within.1,
         "{trained} of {wall_s} s: {:#?}",
