@@ -262,7 +262,9 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
     let life_ns = training_thread
         .and_then(|thread| profile.thread(thread))
         .map_or(0, |thread| {
-            thread.last_seen_ns.saturating_sub(thread.first_seen_ns)
+            // A recording may begin in the middle of a session, which knew the thread before.
+            let from_ns = thread.first_seen_ns.max(profile.run.started_ns);
+            thread.last_seen_ns.saturating_sub(from_ns)
         });
     let threads = threads(profile, samples, training_thread);
     let rows = row_shares(&own);

@@ -74,6 +74,12 @@ pub(crate) enum Subcommands {
     /// Watch a program as it runs, in the terminal
     #[command(after_help = TOP_AFTER_HELP)]
     Top(TopArguments),
+    /// Sample all trainers of this machine for as long as it runs, and serve figures to Prometheus
+    ///
+    /// It finds trainers by itself, those that start later as well. Without root it finds those of
+    /// its user.
+    #[command(after_help = AGENT_AFTER_HELP)]
+    Agent(AgentArguments),
     /// Print the rules by which functions are attributed to phases, activities, operators, waits
     #[command(after_help = RULES_AFTER_HELP)]
     Rules(RulesArguments),
@@ -237,6 +243,85 @@ pub(crate) struct SamplingArguments {
     /// Path of NVIDIA's libnvidia-ml.so.1, where the loader does not find it
     #[arg(long, value_name = "PATH")]
     pub(crate) nvml_lib: Option<PathBuf>,
+}
+
+const AGENT_AFTER_HELP: &str = "\
+The series are at http://ADDRESS/metrics. Ctrl-C or SIGTERM ends it; the trainers go on.
+
+Examples:
+  torchspy agent
+  torchspy agent --listen 0.0.0.0:9850 --ring /var/tmp/torchspy --pyroscope http://pyroscope:4040";
+
+#[derive(Debug, Args)]
+pub(crate) struct AgentArguments {
+    /// Where Prometheus finds the series; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9850")]
+    pub(crate) listen: String,
+    /// Samples per second
+    #[arg(
+        short,
+        long,
+        value_name = "HZ",
+        default_value_t = 19.0,
+        allow_negative_numbers = true
+    )]
+    pub(crate) rate: f64,
+    /// How often figures are renewed (1s at least)
+    #[arg(long, value_name = "TIME", default_value = "5s")]
+    pub(crate) every: String,
+    /// Only trainers of this job: a Slurm job's id, or torchrun's --rdzv-id
+    #[arg(long, value_name = "ID")]
+    pub(crate) job: Option<String>,
+    /// Sample at most this many trainers, or launchers of several, and show at most as many ranks
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
+    pub(crate) max_trainers: u16,
+    /// Drop the series of a rank this long after its end
+    #[arg(long, value_name = "TIME", default_value = "5m")]
+    pub(crate) keep: String,
+    /// The shortest time without a step or a move that may be a hang
+    #[arg(long, value_name = "TIME", default_value = "5m")]
+    pub(crate) hang_after: String,
+    /// Keep recordings of the last minutes in this folder, and dumps of hangs
+    #[arg(long, value_name = "DIR")]
+    pub(crate) ring: Option<PathBuf>,
+    /// Length of the recordings that are kept
+    #[arg(long, value_name = "N", requires = "ring", default_value_t = 10,
+          value_parser = clap::value_parser!(u64).range(1..=1440))]
+    pub(crate) ring_minutes: u64,
+    /// Size of the recordings that are kept: older ones are removed above it
+    #[arg(long, value_name = "MB", requires = "ring", default_value_t = 1000,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) ring_mb: u64,
+    /// Send profiles to this Pyroscope each 15 s: http://HOST:4040
+    #[arg(long, value_name = "URL")]
+    pub(crate) pyroscope: Option<String>,
+    /// End after this time
+    #[arg(short, long, value_name = "TIME")]
+    pub(crate) duration: Option<String>,
+    /// Never stop a thread: Python frames are checked against torn reads, native ones come from
+    /// sleeping threads
+    #[arg(long)]
+    pub(crate) nonblocking: bool,
+    /// Share of a running thread's time that stops may take, in percent, or `off`
+    #[arg(long, value_name = "PERCENT", default_value = "2")]
+    pub(crate) max_stopped: String,
+    /// Measure these GPUs: all, none, or a list by number or UUID; without it, those that the
+    /// sampled processes use
+    #[arg(long, value_name = "all|none|LIST")]
+    pub(crate) gpu: Option<String>,
+    /// Path of NVIDIA's libnvidia-ml.so.1, where the loader does not find it
+    #[arg(long, value_name = "PATH")]
+    pub(crate) nvml_lib: Option<PathBuf>,
+    /// Keep passwords, tokens and keys in command lines
+    #[arg(long)]
+    pub(crate) no_redact: bool,
+    #[command(flatten)]
+    pub(crate) attribution: AttributionArguments,
 }
 
 const TOP_AFTER_HELP: &str = "\

@@ -3,6 +3,8 @@
 //! What the user typed becomes a validated [`plan`] before anything happens. Standard output is for
 //! data alone; all else goes to standard error, through [`messages`].
 
+mod agent;
+mod agent_plan;
 mod args;
 mod browser;
 mod commands;
@@ -17,6 +19,7 @@ mod free_threaded;
 mod gather;
 mod github_summary;
 mod hints;
+mod http;
 mod job_plan;
 mod messages;
 mod mlflow;
@@ -74,6 +77,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn dispatch(mut plan: Plan) -> Result<ExitCode, Failure> {
     plan.inputs().into_iter().try_for_each(fetch)?;
     match plan {
+        Plan::Agent(plan) => commands::agent::run(*plan),
         Plan::Record(plan) => commands::record::run(*plan),
         Plan::Report(plan) => commands::report::run(&plan),
         Plan::ReportJob(plan) => commands::report_job::run(&plan),

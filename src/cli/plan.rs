@@ -1,5 +1,6 @@
 //! Validated plans of commands, complete and free of clap.
 
+use super::agent_plan::AgentPlan;
 use super::args::{
     Arguments, AttributionArguments, ByName, ChildrenName, ColorName, ConvertArguments,
     DrawingArguments, IntervalArguments, RecordArguments, ReportByName, SamplingArguments, Shell,
@@ -43,6 +44,7 @@ const LIVE_SEGMENT: Duration = Duration::from_millis(400);
 
 #[derive(Debug)]
 pub(crate) enum Plan {
+    Agent(Box<AgentPlan>),
     Record(Box<RecordPlan>),
     Report(ReportPlan),
     ReportJob(JobPlan),
@@ -339,6 +341,7 @@ impl Plan {
             Subcommands::Scaling(arguments) => Plan::Scaling(ScalingPlan::new(arguments)?),
             Subcommands::Dump(arguments) => Plan::Dump(DumpPlan::new(&arguments)?),
             Subcommands::Watch(arguments) => Plan::Watch(WatchPlan::new(arguments)?),
+            Subcommands::Agent(arguments) => Plan::Agent(Box::new(AgentPlan::new(arguments)?)),
             Subcommands::Top(arguments) => Plan::Top(TopPlan::new(arguments)?),
             Subcommands::Rules(arguments) => Plan::Rules(RulesPlan {
                 rules: Rules::read(arguments.rules.as_deref())?,

@@ -28,17 +28,7 @@ struct Candidate {
 /// Pids of the outermost Python processes that have a rank or torch, and whose files this user may
 /// read: trainers, or what started them. Of the job with this id, if one is given.
 pub(super) fn trainers(job: Option<&str>) -> Result<Vec<i32>, Failure> {
-    let mut found: FxHashMap<i32, Candidate> = candidates();
-    let all = found.len();
-    if let Some(job) = job {
-        found.retain(|_, each| each.job_ids.iter().any(|id| id == job));
-    }
-    let mut pids: Vec<i32> = found
-        .values()
-        .filter(|each| !found.contains_key(&each.parent))
-        .map(|each| each.pid)
-        .collect();
-    pids.sort_unstable();
+    let (pids, all) = found(job);
     if !pids.is_empty() {
         return Ok(pids);
     }
@@ -50,6 +40,27 @@ pub(super) fn trainers(job: Option<&str>) -> Result<Vec<i32>, Failure> {
             "a trainer is a Python process with a rank in its environment, or with torch loaded; --pid PID takes any",
         ),
     })
+}
+
+/// The same, of which there may be none.
+pub(super) fn running(job: Option<&str>) -> Vec<i32> {
+    found(job).0
+}
+
+/// The processes, and the number of those of all jobs.
+fn found(job: Option<&str>) -> (Vec<i32>, usize) {
+    let mut found: FxHashMap<i32, Candidate> = candidates();
+    let all = found.len();
+    if let Some(job) = job {
+        found.retain(|_, each| each.job_ids.iter().any(|id| id == job));
+    }
+    let mut pids: Vec<i32> = found
+        .values()
+        .filter(|each| !found.contains_key(&each.parent))
+        .map(|each| each.pid)
+        .collect();
+    pids.sort_unstable();
+    (pids, all)
 }
 
 fn candidates() -> FxHashMap<i32, Candidate> {

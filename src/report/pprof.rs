@@ -56,13 +56,27 @@ use fields::{function, location, sample, value_type};
 /// What samples have in common that become one.
 type Key = (Vec<u64>, [Option<u64>; LABELS.len()]);
 
-const LABELS: [&str; 6] = ["thread", "rank", "phase", "activity", "operator", "module"];
+/// All labels of a sample.
+pub const LABELS: [&str; 6] = ["thread", "rank", "phase", "activity", "operator", "module"];
 
-/// Writes a profile.
+/// Writes a profile whose samples have all labels.
 ///
 /// # Errors
 /// Where `out` cannot be written.
 pub fn render(profile: &Profile, options: &ViewOptions, out: &mut dyn Write) -> io::Result<()> {
+    render_with(profile, options, &LABELS, out)
+}
+
+/// Writes a profile whose samples have only these of [`LABELS`].
+///
+/// # Errors
+/// Where `out` cannot be written.
+pub fn render_with(
+    profile: &Profile,
+    options: &ViewOptions,
+    wanted: &[&str],
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let view = View::new(profile, options);
     let mut file = File::default();
     file.text("");
@@ -73,7 +87,7 @@ pub fn render(profile: &Profile, options: &ViewOptions, out: &mut dyn Write) -> 
             .entry((interval.stack, interval.queued))
             .or_insert_with(|| file.stack(&view, interval))
             .clone();
-        let key = (stack, file.labels(&view, interval));
+        let key = (stack, file.labels(&view, interval, wanted));
         let [ticks, ns] = samples.entry(key).or_default();
         *ticks = ticks.saturating_add(interval.ticks.into());
         *ns = ns.saturating_add(interval.weight_ns);
@@ -169,7 +183,12 @@ impl File {
         id
     }
 
-    fn labels(&mut self, view: &View<'_>, interval: Interval) -> [Option<u64>; LABELS.len()] {
+    fn labels(
+        &mut self,
+        view: &View<'_>,
+        interval: Interval,
+        wanted: &[&str],
+    ) -> [Option<u64>; LABELS.len()] {
         let profile = view.profile();
         let root = view.roots().get(interval.root);
         let rank = root.and_then(|root| match profile.process(root.process)?.role {
@@ -181,15 +200,20 @@ impl File {
         let operator = operator.map(|site| profile.facts.names.get(site.name).to_owned());
         let module = profile.facts.modules(stack).next();
         let module = module.and_then(|module| profile.nn_module(module));
-        [
+        let mut labels = [
             root.map(|root| root.label.clone()),
             rank.map(|rank| rank.to_string()),
             Some(profile.phase_name(interval.phase).to_owned()),
             Some(interval.activity.name().to_owned()),
             operator,
             module.map(|module| module.label()),
-        ]
-        .map(|text| text.map(|text| self.text(&label::clean(&text, LONG))))
+        ];
+        for (name, label) in LABELS.iter().zip(&mut labels) {
+            if !wanted.contains(name) {
+                *label = None;
+            }
+        }
+        labels.map(|text| text.map(|text| self.text(&label::clean(&text, LONG))))
     }
 
     fn add(&mut self, field: u64, message: &Message) {

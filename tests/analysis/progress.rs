@@ -6,6 +6,7 @@ use serde_json::Value;
 use torchspy::analysis::analyze;
 use torchspy::analysis::diff;
 use torchspy::analysis::diff::steps::units_of;
+use torchspy::analysis::progress::running::RunningSteps;
 use torchspy::analysis::progress::window::{StepRange, WindowError, restrict, restrict_to};
 use torchspy::analysis::progress::{Progress, StepUnit, steps};
 use torchspy::model::category::Phase;
@@ -187,6 +188,39 @@ fn progress(profile: &Profile) -> Progress {
 
 fn json(profile: &Profile) -> Value {
     serde_json::from_str(&render_json(profile, &analyze(profile)).unwrap()).unwrap()
+}
+
+/// As the agent takes it: part by part, each with the one before it.
+#[test]
+fn steps_of_a_run_that_goes_on_are_counted_once() {
+    const STEPS: u64 = 60;
+    let mut run = Run::new();
+    let (optimizer, loader) = (run.optimizer(), run.loader("Photos"));
+    for _ in 0..STEPS {
+        run.batch(loader, optimizer, true, 2);
+    }
+    let profile = run.profile();
+    let all_ns = profile.end_ns - profile.start_ns;
+    // A step lasts 18 ticks.
+    for ticks in [7, 50, 333] {
+        let part_ns = ticks * TICK_NS;
+        let mut running = RunningSteps::default();
+        let mut counted = 0;
+        for end_ns in (1..=all_ns.div_ceil(part_ns)).map(|part| part * part_ns) {
+            let from_ns = match running.is_counting() {
+                true => end_ns.saturating_sub(2 * part_ns),
+                false => 0,
+            };
+            let mut shown = profile.clone();
+            restrict_to(&mut shown, from_ns, end_ns).unwrap();
+            for ended in running.add(&shown, ProcessId(0)) {
+                counted += ended.count;
+                let is_step = |ns: u64| ns.abs_diff(18 * TICK_NS) <= 2 * TICK_NS;
+                assert!(ended.each_ns.is_none_or(is_step), "{ended:?}");
+            }
+        }
+        assert_eq!(counted, STEPS, "{ticks}");
+    }
 }
 
 #[test]

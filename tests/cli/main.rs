@@ -6,6 +6,7 @@
     reason = "tests"
 )]
 
+mod agent;
 mod dump_job;
 mod job;
 mod launch;

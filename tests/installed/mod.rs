@@ -132,6 +132,12 @@ pub fn mlflow() -> Option<PathBuf> {
     or_skip(found, "no MLflow (scripts/torch-env mlflow makes it)")
 }
 
+/// Debian's Prometheus.
+pub fn prometheus() -> Option<PathBuf> {
+    let found = below(cache(), "prometheus-", "usr/bin/prometheus");
+    or_skip(found, "no Prometheus (scripts/prometheus fetches it)")
+}
+
 /// A profiler that torchspy is measured against.
 pub fn peer(name: &str) -> Option<PathBuf> {
     let wanted = std::env::var_os("TORCHSPY_NO_PEERS").is_none();

@@ -9,6 +9,7 @@
 use faults::marked;
 use std::process::{Command, Stdio};
 
+mod agent;
 mod backward;
 mod compile;
 mod diff;

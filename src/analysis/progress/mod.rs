@@ -10,11 +10,13 @@
 //! | [`series`] | which counter counts the steps, and when each of them ended |
 //! | [`onset`] | when steps get slow, while a run is watched |
 //! | [`passes`] | passes of loaders over their data: which of them trained, which evaluated |
+//! | [`running`] | the steps of a run that goes on, from one part of it after another |
 //! | [`times`] | lengths of steps, without warm-up and time between epochs; slow steps and their phase |
 //! | [`window`] | restricts a recording to some of its steps, or to an interval |
 
 pub mod onset;
 pub mod passes;
+pub mod running;
 pub mod series;
 pub mod times;
 pub mod window;

@@ -68,6 +68,8 @@ pub(super) struct Counted {
     pub(super) unit: StepUnit,
     pub(super) kind: CounterKind,
     pub(super) class: String,
+    /// The counter, and how often a step changes it; `None` if several were added up.
+    pub(super) counter: Option<(CounterId, u64)>,
     pub(super) thread: Option<ThreadId>,
     /// Steps before the first reading, and steps whose end was seen.
     pub(super) steps: u64,
@@ -215,6 +217,7 @@ fn counted(
         unit: StepUnit::Optimizer,
         kind,
         class: info.map(|info| info.class.clone()).unwrap_or_default(),
+        counter: Some((id, each)),
         thread: points.first().map(|point| point.thread),
         steps: done,
         earlier: 0,
@@ -580,6 +583,7 @@ fn batches(profile: &Profile, process: ProcessId) -> Option<Counted> {
         unit: StepUnit::Batch,
         kind: CounterKind::Batches,
         class,
+        counter: None,
         thread,
         steps,
         earlier: 0,
@@ -590,12 +594,12 @@ fn batches(profile: &Profile, process: ProcessId) -> Option<Counted> {
 }
 
 /// Until when a thread is known not to have run before a reading.
-struct Quiet<'p> {
+pub(super) struct Quiet<'p> {
     samples: Vec<&'p ProfileSample>,
 }
 
 impl<'p> Quiet<'p> {
-    fn of(profile: &'p Profile, points: &[&ProgressPoint]) -> Self {
+    pub(super) fn of(profile: &'p Profile, points: &[&ProgressPoint]) -> Self {
         Self {
             samples: thread_samples(profile, points.first().map(|point| point.thread)),
         }
@@ -603,7 +607,7 @@ impl<'p> Quiet<'p> {
 
     /// The last time before a reading at which the counter had its old value. The thread itself
     /// raises the counter, so it did not change while the thread was not scheduled.
-    fn until(&self, point: &ProgressPoint) -> u64 {
+    pub(super) fn until(&self, point: &ProgressPoint) -> u64 {
         let before_ns = point.before_ns.min(point.time_ns);
         let after = self
             .samples

@@ -1,5 +1,6 @@
 //! The subcommands, one file each.
 
+pub(crate) mod agent;
 mod armed;
 pub(crate) mod completions;
 pub(crate) mod convert;

@@ -34,7 +34,13 @@ pub(crate) fn run(plan: &WatchPlan) -> Result<ExitCode, Failure> {
     for &pid in &plan.look.pids {
         check_target(pid)?;
     }
-    let mut watch = Watch::new(plan)?;
+    let mut watch = Watch::new(plan.clone())?;
+    messages::note(&format!(
+        "watching {}: a hang is {} without a step or a move, and longer than {} usual steps",
+        counted(watch.marks.len() as u64, "trainer"),
+        seconds(plan.after),
+        plan.times
+    ));
     let begun = Instant::now();
     let mut due = begun;
     loop {
@@ -45,13 +51,17 @@ pub(crate) fn run(plan: &WatchPlan) -> Result<ExitCode, Failure> {
         if plan.duration.is_some_and(|length| now >= begun + length) {
             break;
         }
-        match watch.look()? {
+        let found = watch.look()?;
+        if let Found::Hang(dump, why) = &found {
+            watch.report(dump, why)?;
+        }
+        match found {
             Found::Ended => {
                 messages::note("the job has ended");
                 break;
             }
-            Found::Hang if plan.once => return Ok(ExitCode::from(1)),
-            Found::Hang | Found::Nothing => {}
+            Found::Hang(..) if plan.once => return Ok(ExitCode::from(1)),
+            Found::Hang(..) | Found::Nothing => {}
         }
         // After a look that took long the next one is not made up for.
         due = (due + plan.every).max(Instant::now());
@@ -60,15 +70,17 @@ pub(crate) fn run(plan: &WatchPlan) -> Result<ExitCode, Failure> {
 }
 
 /// The result of a look.
-enum Found {
+pub(crate) enum Found {
     Nothing,
-    Hang,
+    /// What the job does, and why that is a hang: found once.
+    Hang(Box<Dump>, String),
     /// There is no process any more.
     Ended,
 }
 
-struct Watch<'p> {
-    plan: &'p WatchPlan,
+/// A job that is looked at from time to time.
+pub(crate) struct Watch {
+    plan: WatchPlan,
     /// Looks of the kind that finds out whether something moved.
     quick: LookPlan,
     activity: JobActivity,
@@ -89,8 +101,12 @@ struct Watch<'p> {
     told: Option<Judgement>,
 }
 
-impl<'p> Watch<'p> {
-    fn new(plan: &'p WatchPlan) -> Result<Self, Failure> {
+impl Watch {
+    /// Takes the first look.
+    ///
+    /// # Errors
+    /// The job has ended, or may not be read.
+    pub(crate) fn new(plan: WatchPlan) -> Result<Self, Failure> {
         let mut activity = JobActivity::new(&plan.look.pids).map_err(|_| {
             let pid = plan.look.pids.first().copied().unwrap_or(0);
             hints::session_failure(SessionError::NoSuchProcess(pid))
@@ -124,12 +140,6 @@ impl<'p> Watch<'p> {
             told: None,
         };
         watch.remember(&dump);
-        messages::note(&format!(
-            "watching {}: a hang is {} without a step or a move, and longer than {} usual steps",
-            counted(watch.marks.len() as u64, "trainer"),
-            seconds(plan.after),
-            plan.times
-        ));
         Ok(watch)
     }
 
@@ -142,7 +152,11 @@ impl<'p> Watch<'p> {
         self.usual.add(Instant::now(), steps(dump));
     }
 
-    fn look(&mut self) -> Result<Found, Failure> {
+    /// Takes another look.
+    ///
+    /// # Errors
+    /// A snapshot fails for a reason of torchspy's own.
+    pub(crate) fn look(&mut self) -> Result<Found, Failure> {
         let counters = self.activity.read();
         let has_ended = |pid: &i32| check_target(*pid).is_err();
         if counters.is_empty() || self.plan.look.pids.iter().all(has_ended) {
@@ -215,10 +229,7 @@ impl<'p> Watch<'p> {
         let is_new = self.told.as_ref() != Some(&judgement);
         self.told = Some(judgement.clone());
         match judgement {
-            Judgement::Hang(why) => {
-                self.report(&dump, &why)?;
-                Ok(Found::Hang)
-            }
+            Judgement::Hang(why) => Ok(Found::Hang(Box::new(dump), why)),
             Judgement::No(why) => {
                 if is_new {
                     messages::note(&format!(
@@ -231,7 +242,11 @@ impl<'p> Watch<'p> {
         }
     }
 
-    fn report(&self, dump: &Dump, why: &str) -> Result<(), Failure> {
+    /// Writes the dump of a hang, and runs the user's command.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub(crate) fn report(&self, dump: &Dump, why: &str) -> Result<(), Failure> {
         let length = seconds(self.moved_at.elapsed());
         let text = format!(
             "HANG: no training thread moved for {length}. {why}\n\n{}",

@@ -3,6 +3,7 @@
 use super::html;
 use super::library::Library;
 use crate::cli::failure::Failure;
+use crate::cli::http;
 use crate::os::priority::run_behind;
 use axum::Router;
 use axum::body::Body;
@@ -17,9 +18,6 @@ use std::sync::Arc;
 
 /// How far behind a trainer on the same machine.
 const NICE: i32 = 10;
-/// Requests that are worked on at the same time; most wait for the one that reads a recording.
-const AT_ONCE: usize = 8;
-
 /// What is served.
 pub(crate) struct Site {
     token: String,
@@ -49,9 +47,6 @@ impl Site {
 pub(crate) fn serve(listener: TcpListener, site: Site) -> io::Result<()> {
     // Threads that are started from here on inherit it.
     run_behind(NICE);
-    listener.set_nonblocking(true)?;
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_all().max_blocking_threads(AT_ONCE).build()?;
     let site = Arc::new(site);
     let router = Router::new()
         .route("/{token}", get(index))
@@ -65,10 +60,7 @@ pub(crate) fn serve(listener: TcpListener, site: Site) -> io::Result<()> {
         .fallback(nothing)
         .layer(middleware::from_fn_with_state(Arc::clone(&site), guard))
         .with_state(site);
-    runtime.block_on(async {
-        let listener = tokio::net::TcpListener::from_std(listener)?;
-        axum::serve(listener, router).await
-    })
+    http::serve(listener, router)
 }
 
 /// Lets only those requests through that come from a page that the user opened.

@@ -1,0 +1,17 @@
+//! Parts of `torchspy agent`.
+//!
+//! | file | content |
+//! |---|---|
+//! | [`metrics`] | the series, and their text |
+//! | [`server`] | answers scrapes |
+//! | [`watched`] | a trainer, or a launcher with its ranks, that is sampled |
+//! | [`standstill`] | whether a session that does not move hangs |
+//! | [`ring`] | recordings of the last minutes |
+//! | [`pyroscope`] | sends profiles |
+
+pub(super) mod metrics;
+pub(super) mod pyroscope;
+pub(super) mod ring;
+pub(super) mod server;
+pub(super) mod standstill;
+pub(super) mod watched;

@@ -1,0 +1,255 @@
+//! `torchspy agent` on processes without torch, and the examples of how it is run. Its figures of
+//! real trainers are in tests/torch.
+
+use crate::faults::{TORCHSPY, Target, any_python, program};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use yaml_rust2::{Yaml, YamlLoader};
+
+/// How long a figure may take to come, on a machine whose CPUs others use.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// An agent for one job, killed when this is dropped.
+struct Agent {
+    child: Child,
+    address: String,
+}
+
+impl Agent {
+    fn start(job: &str, options: &[&str]) -> Self {
+        let mut child = Command::new(TORCHSPY)
+            .args(["agent", "--listen", "127.0.0.1:0", "--every", "1s"])
+            .args(["--job", job])
+            .args(options)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let output = child.stdout.as_mut().unwrap();
+        BufReader::new(output).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("http://").unwrap();
+        let address = address.strip_suffix("/metrics").unwrap().to_owned();
+        Self { child, address }
+    }
+
+    /// Status line and body.
+    fn get(&self, path: &str) -> (String, String) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let host = &self.address;
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.to_owned(), body.to_owned())
+    }
+
+    /// Scrapes until the series are as they should be.
+    fn until(&self, what: &str, is_so: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let (_, text) = self.get("/metrics");
+            if is_so(&text) {
+                return text;
+            }
+            assert!(Instant::now() < deadline, "{what}: {text}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn end(mut self) {
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Ranks that wait, of a job of this name.
+fn ranks(job: &str, how: &str) -> Option<Target> {
+    let python = any_python()?;
+    let mut command = Command::new(python);
+    command.args([&program("waiting_ranks.py"), "2", how]);
+    let mut target = Target::spawn(command.env("TORCHELASTIC_RUN_ID", job));
+    target.ready = target.expect("ready");
+    Some(target)
+}
+
+/// The values of a name's series, with their labels.
+fn series<'t>(text: &'t str, name: &str) -> Vec<(&'t str, f64)> {
+    let lines = text.lines().filter_map(|line| {
+        let (series, value) = line.rsplit_once(' ')?;
+        let labels = series.strip_prefix(name)?.strip_prefix('{')?;
+        Some((labels, value.parse().ok()?))
+    });
+    lines.collect()
+}
+
+#[test]
+fn a_hang_of_a_job_is_found() {
+    let job = format!("agent-hangs-{}", std::process::id());
+    let Some(target) = ranks(&job, "lock") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let ring = folder.path().to_str().unwrap();
+    let agent = Agent::start(&job, &["--hang-after", "2s", "--ring", ring]);
+    let text = agent.until("no hang", |text| {
+        let found = series(text, "torchspy_hang");
+        found.len() == 2 && found.iter().all(|&(_, value)| value == 1.0)
+    });
+    for (labels, seconds) in series(&text, "torchspy_wait_seconds_total") {
+        assert!(labels.contains("cause=\"lock\"") && seconds > 0.0, "{text}");
+    }
+    drop(target);
+    agent.end();
+    let host = std::fs::read_dir(folder.path()).unwrap().next();
+    let files = std::fs::read_dir(host.unwrap().unwrap().path()).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    let is_dump = |name: &String| name.starts_with("hang-") && name.ends_with(".txt");
+    assert_eq!(names.filter(is_dump).count(), 1);
+}
+
+#[test]
+fn a_sleep_is_no_hang_and_ranks_above_the_limit_have_no_series() {
+    let job = format!("agent-sleeps-{}", std::process::id());
+    let Some(_target) = ranks(&job, "timed") else {
+        return;
+    };
+    let options = ["--hang-after", "1s", "--max-trainers", "1"];
+    let agent = Agent::start(&job, &options);
+    // Far more than a second: seconds of the one rank that is sampled.
+    let text = agent.until("nothing is sampled", |text| {
+        let seconds = series(text, "torchspy_phase_seconds_total");
+        seconds.iter().map(|&(_, value)| value).sum::<f64>() > 8.0
+    });
+    let ranks: BTreeSet<&str> = series(&text, "torchspy_unclassified_ratio")
+        .into_iter()
+        .map(|(labels, _)| labels)
+        .collect();
+    assert_eq!(ranks.len(), 1, "{text}");
+    assert_eq!(series(&text, "torchspy_trainers")[0].1, 1.0);
+    agent.end();
+}
+
+#[test]
+fn other_addresses_are_not_found_and_wrong_options_have_hints() {
+    let agent = Agent::start("no such job", &[]);
+    let (head, _) = agent.get("/");
+    assert!(head.starts_with("HTTP/1.0 404"), "{head}");
+    let (head, _) = agent.get("/metrics");
+    assert!(head.contains("application/openmetrics-text"), "{head}");
+    let taken = agent.address.clone();
+    for (options, status) in [
+        (vec!["--listen", &taken], 1),
+        (vec!["--listen", "9850"], 2),
+        (vec!["--every", "10ms"], 2),
+        (vec!["--rate", "0"], 2),
+        (vec!["--pyroscope", "pyroscope:4040"], 2),
+        (vec!["--ring", "/proc/none"], 1),
+    ] {
+        let mut command = Command::new(TORCHSPY);
+        command.args(["agent", "--duration", "1ms"]).args(&options);
+        if options[0] != "--listen" {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{options:?} {said}");
+        assert!(said.contains("hint: "), "{options:?} {said}");
+    }
+    agent.end();
+}
+
+fn example(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/agent");
+    std::fs::read_to_string(folder.join(name)).unwrap()
+}
+
+/// The options are those of the command.
+fn is_taken(words: &[&str]) {
+    let mut command = Command::new(TORCHSPY);
+    // Asked for the help, it refuses options that it does not know, and does nothing.
+    let output = command.args(words).arg("--help").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words:?}: {said}");
+}
+
+#[test]
+fn the_unit_and_the_daemon_set_run_the_agent() {
+    let unit = example("torchspy-agent.service");
+    let mut section = "";
+    let mut keys = BTreeSet::new();
+    for line in unit
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+    {
+        if let Some(name) = line.strip_prefix('[') {
+            section = name.strip_suffix(']').unwrap();
+            continue;
+        }
+        let (key, value) = line.split_once('=').unwrap();
+        keys.insert(format!("{section}.{key}"));
+        if key == "ExecStart" {
+            let words: Vec<&str> = value.split(' ').skip(1).collect();
+            is_taken(&words);
+        }
+    }
+    for key in [
+        "Service.ExecStart",
+        "Install.WantedBy",
+        "Service.CapabilityBoundingSet",
+    ] {
+        assert!(keys.contains(key), "{keys:?}");
+    }
+    let text = example("daemonset.yaml");
+    let documents = YamlLoader::load_from_str(&text).unwrap();
+    let [set] = &documents[..] else {
+        panic!("{} documents", documents.len());
+    };
+    let at = |yaml: &Yaml, path: &str| {
+        path.split('.')
+            .fold(yaml.clone(), |at, key| at[key].clone())
+    };
+    assert_eq!(at(set, "kind").as_str(), Some("DaemonSet"));
+    assert_eq!(
+        at(set, "spec.selector.matchLabels"),
+        at(set, "spec.template.metadata.labels")
+    );
+    let pod = at(set, "spec.template.spec");
+    assert_eq!(pod["hostPID"].as_bool(), Some(true));
+    let container = &pod["containers"][0];
+    let words: Vec<&str> = container["command"]
+        .as_vec()
+        .unwrap()
+        .iter()
+        .filter_map(Yaml::as_str)
+        .collect();
+    is_taken(&words[1..]);
+    let added = at(container, "securityContext.capabilities.add");
+    assert!(
+        added
+            .as_vec()
+            .unwrap()
+            .contains(&Yaml::String("SYS_PTRACE".to_owned()))
+    );
+    let volumes = pod["volumes"].as_vec().unwrap();
+    for mount in container["volumeMounts"].as_vec().unwrap() {
+        assert!(
+            volumes.iter().any(|volume| volume["name"] == mount["name"]),
+            "{mount:?}"
+        );
+    }
+}
