@@ -2,8 +2,9 @@
 
 use super::failure::Failure;
 use crate::analysis::dump::flight::findings;
+use crate::model::flight::FlightDump;
 use crate::report::dump::flight::FlightReport;
-use crate::torch::flight_recorder::{FlightDump, is_flight_dump, read};
+use crate::torch::flight_recorder::{is_flight_dump, read};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -9,6 +9,7 @@ pub mod compile;
 pub mod depth;
 pub mod dump;
 pub mod facts;
+pub mod flight;
 pub mod frame;
 pub mod gpu_name;
 pub mod ids;

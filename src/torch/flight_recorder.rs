@@ -5,39 +5,13 @@
 //! dumps). Files are pickles (`TORCH_NCCL_DEBUG_INFO_TEMP_FILE`, by default
 //! `/tmp/nccl_trace_rank_N`), or the same as JSON.
 
+use crate::model::flight::{Call, FlightDump};
 use anyhow::Context;
 use rustc_hash::FxHashMap;
 use serde::Deserialize;
 
 /// The first byte of a pickle of protocol 2 and later.
 const PICKLE: u8 = 0x80;
-
-/// What one rank has kept.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct FlightDump {
-    pub version: String,
-    /// In the order in which they were called.
-    pub calls: Vec<Call>,
-    /// The number of the last collective that each process group was given, by the group's name.
-    pub enqueued: FxHashMap<String, u64>,
-}
-
-/// A collective, or a point-to-point call.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Call {
-    /// Name and description of the process group. The name is the same on all of its ranks.
-    pub group: (String, String),
-    /// Counts the group's collectives, from 1.
-    pub number: u64,
-    pub is_point_to_point: bool,
-    /// `all_reduce`.
-    pub operation: String,
-    /// Sizes of its inputs, and their types: `[4] Float`.
-    pub inputs: String,
-    pub is_done: bool,
-    /// Function, file and line of each frame, the innermost first; empty where they were not kept.
-    pub frames: Vec<(String, String, u32)>,
-}
 
 #[derive(Deserialize)]
 struct Raw {

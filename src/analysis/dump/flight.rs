@@ -1,7 +1,7 @@
 //! What flight recorders of a job's ranks say together: which ranks have not called a collective
 //! that others are in.
 
-use crate::torch::flight_recorder::{Call, FlightDump};
+use crate::model::flight::{Call, FlightDump};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
