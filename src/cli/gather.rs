@@ -8,6 +8,7 @@ use crate::analysis::dump::job::{HostAnswer, Unanswered};
 use crate::recording::Recording;
 use crate::report::dump::answer::parse_answers;
 use crate::report::label::counted;
+use rustc_hash::FxHashSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -65,6 +66,13 @@ pub(crate) fn gather(answers: &Answers) -> Result<Gathered, Failure> {
             Err(unanswered) => gathered.unanswered.push(unanswered),
         }
     }
+    // The same answer may be in two files.
+    let mut known = FxHashSet::default();
+    gathered.answers.retain(|answer| {
+        let processes = answer.dump.processes.iter();
+        let pids: Vec<i32> = processes.map(|process| process.pid).collect();
+        known.insert((answer.host.clone(), answer.dump.wall_ns, pids))
+    });
     gathered.took = begun.elapsed();
     Ok(gathered)
 }

@@ -154,6 +154,35 @@ fn what_is_not_there_is_named_and_the_rest_is_answered() {
     );
 }
 
+#[test]
+fn trainers_without_a_rank_are_listed_apart_and_an_answer_counts_once() {
+    let folder = tempfile::tempdir().unwrap();
+    simulate(folder.path(), 2, 99);
+    let file = folder.path().join("node001.json");
+    let mut answer: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let mut other = recorded_process(|each| each["rank"] == 2);
+    other["rank"] = json!(null);
+    other["world_size"] = json!(null);
+    other["pid"] = json!(14038);
+    let processes = answer["looks"][0]["processes"].as_array_mut().unwrap();
+    processes.push(other);
+    std::fs::write(&file, answer.to_string()).unwrap();
+    std::fs::copy(&file, folder.path().join("copy.json")).unwrap();
+    let path = folder.path().to_str().unwrap();
+    let shown = text(&dump(&["--from", path]));
+    assert!(shown.starts_with("16 ranks on 2 machines"), "{shown}");
+    let line = "1 trainer without a rank: pid 14038 on node001\n";
+    assert!(shown.contains(line), "{shown}");
+    assert_eq!(shown.matches("14038").count(), 1, "{shown}");
+    assert!(!shown.contains("more than once"), "{shown}");
+    let whole: Value = serde_json::from_str(&text(&dump(&["--json", "--from", path]))).unwrap();
+    assert_eq!(whole["waited_for"], json!(null));
+    assert_eq!(
+        whole["without_rank"],
+        json!([{"rank": null, "host": "node001", "pid": 14038}])
+    );
+}
+
 /// A command that stands in for ssh: by the host's name it prints an answer, fails, or hangs.
 const BY_HOST: &str = "sh -c 'case $0 in \
      slow) exec sleep 60;; \
