@@ -4,6 +4,7 @@
 //! data alone; all else goes to standard error, through [`messages`].
 
 mod args;
+mod ask;
 mod browser;
 mod commands;
 mod diff_plan;
@@ -35,6 +36,7 @@ mod program_log;
 mod progress;
 mod pyspy;
 mod regions;
+mod regular;
 mod rules;
 mod scaling_plan;
 mod sources;

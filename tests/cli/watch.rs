@@ -47,7 +47,7 @@ fn a_hang_is_dumped_and_a_command_runs() {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
-    let command = "cp $TORCHSPY_DUMP copy; echo \"$TORCHSPY_HANG, $TORCHSPY_PID\" > why; test -s $TORCHSPY_DUMP_JSON; exit 3";
+    let command = "cp $TORCHSPY_DUMP copy; echo \"$TORCHSPY_HANG, $TORCHSPY_PID\" > why; grep SigBlk: /proc/self/status > mask; test -s $TORCHSPY_DUMP_JSON; exit 3";
     let pids = &target.ready;
     let once = ["--once", "--duration", "50s", "-o", "hang"];
     let output = watch(
@@ -67,10 +67,13 @@ fn a_hang_is_dumped_and_a_command_runs() {
     );
     assert_eq!(
         files(folder.path()),
-        ["copy", "hang.json", "hang.txt", "why"]
+        ["copy", "hang.json", "hang.txt", "mask", "why"]
     );
     let line = marked("waiting_ranks.py", "lock");
     let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    // The command may be ended by signals as any other, though torchspy waits for them.
+    let own = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    assert!(own.contains(&read("mask")), "{}", read("mask"));
     let why = read("why");
     assert!(
         why.contains(&format!("at waiting_ranks.py:{line}, {}", pids[0])),

@@ -1,5 +1,5 @@
-//! Which threads may end waits of others: for an event, a queue or a future it is not known who will
-//! set it.
+//! Which threads may end waits of others: for an event, a queue or a future it is not known who
+//! will set it.
 //!
 //! A thread that sleeps for a time, or is woken from outside, may. Nearly every trainer has threads
 //! that do so for ever, and end no wait of the program, but those of their own package: those of
@@ -36,7 +36,8 @@ const BACKGROUND: &[&str] = &[
     // prometheus_client 0.26: pushes of metrics.
     "/prometheus_client/",
 ];
-/// fsspec 2026.9: the name of the thread of its event loop, which was started with asyncio's function.
+/// fsspec 2026.9: the name of the thread of its event loop, which was started with asyncio's
+/// function.
 const FSSPEC: (&str, &str) = ("fsspecIO", "/fsspec/");
 /// Where every thread of Python begins.
 const BOOTSTRAP: &str = "/threading.py";

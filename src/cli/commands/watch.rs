@@ -13,6 +13,7 @@ use crate::model::dump::Dump;
 use crate::model::profile::Role;
 use crate::model::wait::WaitKind;
 use crate::os::job_activity::{JobActivity, JobCounters};
+use crate::os::signals::Inherited;
 use crate::os::sleeps::{is_timed, reads_from_child};
 use crate::report::dump::text::render_dump;
 use crate::report::label::counted;
@@ -33,7 +34,7 @@ pub(crate) fn run(plan: &WatchPlan) -> Result<ExitCode, Failure> {
         check_target(pid)?;
     }
     check_output(plan.output.as_deref())?;
-    let mut watch = Watch::new(plan)?;
+    let mut watch = Watch::new(plan, signals.inherited())?;
     let begun = Instant::now();
     let mut due = begun;
     loop {
@@ -68,6 +69,7 @@ enum Found {
 
 struct Watch<'p> {
     plan: &'p WatchPlan,
+    inherited: Inherited,
     /// Looks of the kind that finds out whether something moved.
     quick: LookPlan,
     activity: JobActivity,
@@ -91,7 +93,7 @@ struct Watch<'p> {
 }
 
 impl<'p> Watch<'p> {
-    fn new(plan: &'p WatchPlan) -> Result<Self, Failure> {
+    fn new(plan: &'p WatchPlan, inherited: Inherited) -> Result<Self, Failure> {
         let mut activity = JobActivity::new(&plan.look.pids).map_err(|_| {
             let pid = plan.look.pids.first().copied().unwrap_or(0);
             hints::session_failure(SessionError::NoSuchProcess(pid))
@@ -111,6 +113,7 @@ impl<'p> Watch<'p> {
         }
         let mut watch = Self {
             plan,
+            inherited,
             quick,
             activity,
             training: Vec::new(),
@@ -322,7 +325,9 @@ impl<'p> Watch<'p> {
             let path = path.unwrap_or(Path::new(""));
             std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
         };
-        let status = Command::new("sh")
+        let mut shell = Command::new("sh");
+        self.inherited.pass_to(&mut shell);
+        let status = shell
             .args(["-c", command])
             .env("TORCHSPY_DUMP", absolute(text))
             .env("TORCHSPY_DUMP_JSON", absolute(json))
