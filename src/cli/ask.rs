@@ -55,6 +55,9 @@ pub(super) fn run(
 ) -> Result<Vec<u8>, String> {
     let deadline = Instant::now() + timeout;
     let (name, arguments) = words.split_first().ok_or("no command")?;
+    if interrupt.has_come() {
+        return Err("interrupted".to_owned());
+    }
     let mut command = Command::new(name);
     // What it starts is in its process group: a wrapper's ssh ends with the wrapper.
     command
@@ -173,9 +176,10 @@ fn reader(
         .map(drop)
 }
 
-/// An answer without what a shell printed before it (a banner of its start files): from the first line
-/// on that begins with a brace. `None` if there is none.
+/// An answer without what a shell printed before it (a banner of its start files): from the first
+/// line on that begins with a brace. `None` if there is none.
 pub(super) fn from_brace(output: &[u8]) -> Option<&[u8]> {
+    let output = output.trim_ascii_start();
     if output.first() == Some(&b'{') {
         return Some(output);
     }
@@ -255,6 +259,9 @@ mod tests {
             asked.join().unwrap().unwrap_err()
         });
         assert_eq!(why, "interrupted");
+        // None is started any more.
+        let why = super::run(&words(&["true"]), Duration::from_secs(300), &interrupt);
+        assert_eq!(why.unwrap_err(), "interrupted");
         let pid = std::fs::read_to_string(&path).unwrap();
         let pid = pid.trim().parse().unwrap();
         // It has ended, or is a zombie for which init has not waited yet.
@@ -269,6 +276,7 @@ mod tests {
         let found = |text: &'static str| from_brace(text.as_bytes());
         assert_eq!(found("{1"), Some(&b"{1"[..]));
         assert_eq!(found("Welcome {you}\n\n{1\n{2"), Some(&b"{1\n{2"[..]));
+        assert_eq!(found(" \n {1"), Some(&b"{1"[..]));
         assert_eq!(found("Welcome {you}\n"), None);
         assert_eq!(found(""), None);
     }
