@@ -796,7 +796,7 @@ pub(crate) struct DumpArguments {
 
 const WATCH_AFTER_HELP: &str = "\
 A dump is two files, NAME.txt and NAME.json. CMD is run by sh, with their paths in TORCHSPY_DUMP and TORCHSPY_DUMP_JSON, the reason in \
-TORCHSPY_HANG and the pid in TORCHSPY_PID. It ends with the job; with --once after the first hang, with status 1.
+TORCHSPY_HANG and the pid in TORCHSPY_PID. It is run, too, if the dump could not be written: the paths are empty then. It ends with the job; with --once after the first hang, with status 1.
 
 Examples:
   torchspy watch --pid 4242                      the launcher's pid: all ranks and their workers
@@ -826,7 +826,7 @@ pub(crate) struct WatchArguments {
     /// Name of the dumps: NAME.txt and NAME.json. Without it one by pid and time
     #[arg(short, long, value_name = "NAME")]
     pub(crate) output: Option<PathBuf>,
-    /// Run this when a dump was written
+    /// Run this when the job hangs, after its dump was written
     #[arg(long, value_name = "CMD")]
     pub(crate) on_hang: Option<String>,
     /// Never stop a thread

@@ -182,6 +182,15 @@ fn hosts(text: &str) -> Result<Vec<String>, Failure> {
                     "--hosts node001,node002, or --hosts @FILE with one on each line",
                 ));
             }
+            if name.contains('[') {
+                return Err(Failure::usage(
+                    format!("`{name}` begins a list of hosts in Slurm's form"),
+                    format!(
+                        "scontrol show hostnames '{}' > FILE, and then --hosts @FILE",
+                        line.trim()
+                    ),
+                ));
+            }
             names.push(name.to_owned());
         }
     }
@@ -258,7 +267,13 @@ mod tests {
         std::fs::write(&file, "node001 # the first\n\nnode002\n").unwrap();
         let named = format!("@{}", file.display());
         assert_eq!(hosts(&named).unwrap(), ["node001", "node002"]);
-        for wrong in ["", ",", "-oProxyCommand=x", "@/does/not/exist"] {
+        for wrong in [
+            "",
+            ",",
+            "-oProxyCommand=x",
+            "@/does/not/exist",
+            "node[001-004,7]",
+        ] {
             let failure = hosts(wrong).unwrap_err();
             assert!(failure.status == 2 && failure.hint.is_some(), "{wrong}");
         }

@@ -1,6 +1,7 @@
 //! Reads dumps of torch's flight recorder from files.
 
 use super::failure::Failure;
+use super::regular::open_regular;
 use crate::analysis::dump::flight::findings;
 use crate::model::flight::FlightDump;
 use crate::report::dump::flight::FlightReport;
@@ -66,7 +67,7 @@ fn within(path: &Path) -> Vec<PathBuf> {
 
 fn bytes_of(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path)?;
+    let file = open_regular(path)?;
     file.take(MAX_BYTES).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

@@ -6,6 +6,7 @@
 mod agent;
 mod agent_plan;
 mod args;
+mod ask;
 mod browser;
 mod commands;
 mod diff_plan;
@@ -38,6 +39,7 @@ mod program_log;
 mod progress;
 mod pyspy;
 mod regions;
+mod regular;
 mod rules;
 mod scaling_plan;
 mod sources;

@@ -27,6 +27,7 @@ pub mod program;
 pub mod redaction;
 pub mod resident;
 pub mod signals;
+pub mod sleeps;
 pub mod sockets;
 pub mod stop;
 pub mod syscalls;

@@ -16,7 +16,9 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, pthread_sigmask, raise}
 use nix::unistd::{Pid, getpgrp, tcgetpgrp};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::process::CommandExt;
 use std::os::unix::thread::JoinHandleExt;
+use std::process::Command;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
@@ -62,6 +64,18 @@ pub struct Inherited {
     pub mask: SigSet,
     /// SIGCHLD is ignored: the kernel then keeps no exit status of a child (wait(2), notes).
     pub ignores_children: bool,
+}
+
+impl Inherited {
+    /// Gives a command that is started later the mask that torchspy was started with: its own
+    /// blocks what ends a command.
+    pub fn pass_to(&self, command: &mut Command) {
+        let mask = self.mask;
+        let set = move || Ok(pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?);
+        // SAFETY: pthread_sigmask is async-signal-safe (signal-safety(7)), and `set` allocates
+        // nothing.
+        unsafe { command.pre_exec(set) };
+    }
 }
 
 /// The signals of [`Signals::install`], blocked and queued. Dropping it restores the mask; pending

@@ -5,12 +5,15 @@
 //! NCCL by a server that answers as its source says (src/ras/client_support.cc of 2.30.7).
 
 use crate::faults::{TORCHSPY, Target, any_python, marked, program};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, mkfifo};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
 fn dump(arguments: &[&str]) -> Output {
@@ -154,6 +157,35 @@ fn what_is_not_there_is_named_and_the_rest_is_answered() {
     );
 }
 
+#[test]
+fn trainers_without_a_rank_are_listed_apart_and_an_answer_counts_once() {
+    let folder = tempfile::tempdir().unwrap();
+    simulate(folder.path(), 2, 99);
+    let file = folder.path().join("node001.json");
+    let mut answer: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let mut other = recorded_process(|each| each["rank"] == 2);
+    other["rank"] = json!(null);
+    other["world_size"] = json!(null);
+    other["pid"] = json!(14038);
+    let processes = answer["looks"][0]["processes"].as_array_mut().unwrap();
+    processes.push(other);
+    std::fs::write(&file, answer.to_string()).unwrap();
+    std::fs::copy(&file, folder.path().join("copy.json")).unwrap();
+    let path = folder.path().to_str().unwrap();
+    let shown = text(&dump(&["--from", path]));
+    assert!(shown.starts_with("16 ranks on 2 machines"), "{shown}");
+    let line = "1 trainer without a rank: pid 14038 on node001\n";
+    assert!(shown.contains(line), "{shown}");
+    assert_eq!(shown.matches("14038").count(), 1, "{shown}");
+    assert!(!shown.contains("more than once"), "{shown}");
+    let whole: Value = serde_json::from_str(&text(&dump(&["--json", "--from", path]))).unwrap();
+    assert_eq!(whole["waited_for"], json!(null));
+    assert_eq!(
+        whole["without_rank"],
+        json!([{"rank": null, "host": "node001", "pid": 14038}])
+    );
+}
+
 /// A command that stands in for ssh: by the host's name it prints an answer, fails, or hangs.
 const BY_HOST: &str = "sh -c 'case $0 in \
      slow) exec sleep 60;; \
@@ -196,8 +228,64 @@ fn hosts_are_asked_by_a_command_and_none_holds_up_the_others() {
             && none.contains("hint: "),
         "{none}"
     );
+    // What the shell's start files print comes before the answer.
+    let banner = "sh -c 'echo Welcome to $0; exec cat FOLDER/$0.json' {host}";
+    let banner = banner.replace("FOLDER", folder.path().to_str().unwrap());
+    let shown = text(&dump(&["--hosts", "node001", "--via", &banner]));
+    assert!(shown.starts_with("8 ranks of 24 on 1 machine"), "{shown}");
+    let other = said(&dump(&["--hosts", "a", "--via", "echo Welcome to {host}"]));
+    assert!(
+        other.contains("dump --json: `Welcome to a torchspy"),
+        "{other}"
+    );
     let missing = said(&dump(&["--hosts", "a", "--via", "/does/not/exist {host}"]));
     assert!(missing.contains("cannot run /does/not/exist"), "{missing}");
+}
+
+#[test]
+fn a_signal_ends_what_asks_the_machines() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pid");
+    // The process that goes on is the shell's child.
+    let via = format!(
+        "sh -c 'sleep 60 & echo $! > {0}.new; mv {0}.new {0}; wait' {{host}}",
+        file.display()
+    );
+    let mut asking = Command::new(TORCHSPY)
+        .args(["dump", "--hosts", "a", "--timeout", "5m", "--via", &via])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while !file.exists() && asking.try_wait().unwrap().is_none() {
+        std::thread::yield_now();
+    }
+    let own = Pid::from_raw(asking.id() as i32);
+    kill(own, Signal::SIGTERM).unwrap();
+    let output = asking.wait_with_output().unwrap();
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("error: interrupted"), "{said}");
+    // It has ended, or is a zombie for which init has not waited yet.
+    let pid = std::fs::read_to_string(&file).unwrap();
+    let stat = format!("/proc/{}/stat", pid.trim());
+    let lives = |stat: String| !stat.rsplit(") ").next().unwrap().starts_with(['Z', 'X']);
+    while std::fs::read_to_string(&stat).is_ok_and(lives) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_pipe_in_a_folder_is_no_answer_and_no_recording() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a.json", "nccl_trace_rank_1", "b.tspy"] {
+        mkfifo(&folder.path().join(name), Mode::S_IRWXU).unwrap();
+    }
+    let path = folder.path().to_str().unwrap();
+    let none = said(&dump(&["--from", path]));
+    assert!(none.contains("it is no regular file"), "{none}");
+    assert!(none.contains("hint: --from takes outputs"), "{none}");
+    let none = said(&dump(&["--job", path]));
+    assert!(none.contains("names a machine"), "{none}");
 }
 
 #[test]
@@ -370,6 +458,7 @@ fn what_excludes_each_other_is_an_error() {
         &["--pid", "1", "--all-trainers"],
         &["--from", "x.json", "--hosts", "a"],
         &["--hosts", ""],
+        &["--hosts", "node[001-004]"],
         &["--hosts", "a", "--via", "ssh"],
         &["--hosts", "a", "--timeout", "soon"],
         &["--hosts", "a", "--locals"],

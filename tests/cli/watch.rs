@@ -47,7 +47,7 @@ fn a_hang_is_dumped_and_a_command_runs() {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
-    let command = "cp $TORCHSPY_DUMP copy; echo \"$TORCHSPY_HANG, $TORCHSPY_PID\" > why; test -s $TORCHSPY_DUMP_JSON; exit 3";
+    let command = "cp $TORCHSPY_DUMP copy; echo \"$TORCHSPY_HANG, $TORCHSPY_PID\" > why; grep SigBlk: /proc/self/status > mask; test -s $TORCHSPY_DUMP_JSON; exit 3";
     let pids = &target.ready;
     let once = ["--once", "--duration", "50s", "-o", "hang"];
     let output = watch(
@@ -67,10 +67,13 @@ fn a_hang_is_dumped_and_a_command_runs() {
     );
     assert_eq!(
         files(folder.path()),
-        ["copy", "hang.json", "hang.txt", "why"]
+        ["copy", "hang.json", "hang.txt", "mask", "why"]
     );
     let line = marked("waiting_ranks.py", "lock");
     let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    // The command may be ended by signals as any other, though torchspy waits for them.
+    let own = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    assert!(own.contains(&read("mask")), "{}", read("mask"));
     let why = read("why");
     assert!(
         why.contains(&format!("at waiting_ranks.py:{line}, {}", pids[0])),
@@ -110,6 +113,13 @@ fn what_goes_on_by_itself_is_no_hang() {
         ("compute", "rank 1 "),
         ("timed", "rank 1 waits for threading.Lock"),
         ("held", "rank 1 waits for a thread that waits: "),
+        (
+            "event",
+            "and whether a thread ends that which waits: time.sleep()",
+        ),
+        ("queue", "rank 1 waits: queue.Queue.get"),
+        ("accept", "whether anybody connects is not known"),
+        ("child", "it reads the output of a child"),
     ] {
         let Some(target) = ranks(2, how) else {
             return;
@@ -127,6 +137,70 @@ fn what_is_stopped_is_no_hang() {
     kill(stopped, Signal::SIGSTOP).unwrap();
     no_hang(&target, "rank 1 is stopped");
     kill(stopped, Signal::SIGCONT).unwrap();
+}
+
+#[test]
+fn the_command_runs_also_where_no_dump_can_be_written() {
+    let Some(target) = ranks(2, "lock") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    // Its folder is made; with its extension the name is longer than names may be.
+    let name = format!("new/{}", "a".repeat(254));
+    let command = "echo \"<$TORCHSPY_DUMP><$TORCHSPY_DUMP_JSON>$TORCHSPY_PID\" > ran";
+    let options = [
+        "--once",
+        "--duration",
+        "50s",
+        "-o",
+        &name,
+        "--on-hang",
+        command,
+    ];
+    let output = watch(&target.ready, folder.path(), &options);
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("error: cannot write new/aaa"), "{said}");
+    assert!(said.contains("a hang: ") && said.contains("Its dump could not be written"));
+    assert_eq!(files(folder.path()), ["new", "ran"]);
+    assert_eq!(files(&folder.path().join("new")), [""; 0]);
+    let ran = std::fs::read_to_string(folder.path().join("ran")).unwrap();
+    assert_eq!(ran, format!("<><>{}\n", target.ready[0]));
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_is_an_error_at_the_start() {
+    let Some(target) = ranks(1, "sleep") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("file"), "").unwrap();
+    let output = watch(&target.ready, folder.path(), &["-o", "file/hang"]);
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.starts_with("error: cannot write file/hang: "),
+        "{said}"
+    );
+    assert!(
+        said.contains("hint: ") && !said.contains("watching"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_process_without_a_trainer_is_watched_until_there_is_one() {
+    let mut target = Target::spawn(Command::new("sh").args(["-c", "echo ready; read x"]));
+    target.expect("ready");
+    let folder = tempfile::tempdir().unwrap();
+    let pid = target.pid().to_string();
+    let output = watch(&[pid], folder.path(), &["--duration", "100ms"]);
+    let said = said(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(
+        said.starts_with("no trainer was found yet, and watch goes on looking"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 """Processes with ranks, without torch: all wait for a lock, the last one in its own way.
 
-usage: waiting_ranks.py N [read|lock|sleep|compute|timed|held]; prints "ready PID…" when they do, and ends with its stdin, or after five minutes.
+usage: waiting_ranks.py N [read|lock|sleep|compute|timed|held|event|queue|accept|child]; prints "ready PID…" when they do, and ends with its stdin, or after five minutes.
 
 One that is started with NCCL_RAS_ADDR has a thread with the name of torch's NCCL watchdog.
 """
@@ -8,7 +8,9 @@ One that is started with NCCL_RAS_ADDR has a thread with the name of torch's NCC
 import ctypes
 import itertools
 import os
+import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -44,8 +46,22 @@ def wait(how):
         threading.Thread(target=hold, args=(lock,), daemon=True).start()
         while not lock.locked():
             time.sleep(0.001)
+    if how == "event":
+        threading.Thread(target=time.sleep, args=(300,), daemon=True).start()
+    elif how == "accept":
+        server = socket.create_server(("127.0.0.1", 0))
+    elif how == "child":
+        child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     ready()
-    if how == "read":
+    if how == "event":
+        threading.Event().wait()
+    elif how == "queue":
+        queue.Queue().get(timeout=300)
+    elif how == "accept":
+        server.accept()
+    elif how == "child":
+        child.stdout.read()
+    elif how == "read":
         os.read(0, 1)  # mark: read
     elif how == "sleep":
         time.sleep(300)

@@ -7,6 +7,7 @@
 use super::deadlocks::deadlocks;
 use super::moved::positions;
 use super::verdict::{best_step, doing, is_idle_worker, training_thread};
+use super::wakers::may_end;
 use crate::model::dump::{Dump, DumpedProcess, DumpedThread, DumpedWait, Place};
 use crate::model::profile::Role;
 use crate::model::sample::ThreadState;
@@ -24,6 +25,10 @@ pub struct Since {
     pub transfers: FxHashSet<i32>,
     /// Ranks that were seen at any time.
     pub seen: FxHashSet<u32>,
+    /// Threads that wait with a timeout: pid and tid.
+    pub timed: FxHashSet<(i32, i32)>,
+    /// Threads that read the output of a living child: pid and tid.
+    pub from_child: FxHashSet<(i32, i32)>,
 }
 
 /// The judgement of a job that has not moved.
@@ -113,6 +118,18 @@ enum Stuck {
     Outside,
 }
 
+/// Who ends a wait.
+enum End<'p> {
+    /// The thread goes on by itself.
+    Itself,
+    /// Somebody whom no snapshot shows: why that is not known.
+    Outside(&'static str),
+    /// The thread that holds what is waited for goes on by itself.
+    By(&'p DumpedThread),
+    /// The holder is not known, and this thread may be it.
+    PerhapsBy(&'p DumpedThread),
+}
+
 /// Files of debuggers and consoles, which wait for their user (Lib/, CPython 3.10 to 3.15).
 const CONSOLES: &[&str] = &["/pdb.py", "/bdb.py", "/cmd.py", "/code.py", "/IPython/"];
 /// Functions in which a program waits for a line of its user: `input()` and the console (CPython,
@@ -193,62 +210,124 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// What a training thread waits for; an error if it goes on by itself.
+    /// What a training thread waits for; an error if it goes on by itself, or may.
     fn thread(&self, process: &DumpedProcess, thread: &DumpedThread) -> Result<Stuck, String> {
-        let goes_on = || format!("{} {}{}", name(process), doing(thread), at(thread));
+        let words = || format!("{} {}{}", name(process), doing(thread), at(thread));
         let wait = match &thread.wait {
-            Some(wait) if !is_timed(wait) => wait,
-            _ => return Err(goes_on()),
+            Some(wait) if !self.is_timed(process, thread) => wait,
+            _ => return Err(words()),
         };
-        match wait.kind {
-            WaitKind::Collective => Ok(Stuck::Ranks),
-            WaitKind::GpuSync | WaitKind::GpuCopy if self.has_collectives() => Ok(Stuck::Ranks),
+        let stuck = match wait.kind {
+            WaitKind::Collective => return Ok(Stuck::Ranks),
+            WaitKind::GpuSync | WaitKind::GpuCopy if self.has_collectives() => {
+                return Ok(Stuck::Ranks);
+            }
             // Backward waits for autograd's threads, and these for other ranks.
-            WaitKind::Autograd if process.threads.iter().any(in_collective) => Ok(Stuck::Ranks),
-            WaitKind::Lock | WaitKind::Gil => {
-                self.owner(process, wait)?;
-                Ok(Stuck::Here)
+            WaitKind::Autograd if process.threads.iter().any(in_collective) => {
+                return Ok(Stuck::Ranks);
             }
             WaitKind::Input => {
                 self.workers(process)?;
-                Ok(Stuck::Here)
+                return Ok(Stuck::Here);
             }
-            WaitKind::Io | WaitKind::Socket if self.is_stuck(process, thread) => Ok(Stuck::Outside),
-            _ => Err(goes_on()),
-        }
-    }
-
-    /// An error if the holder of what is waited for goes on by itself, or where it is not known
-    /// some thread of the process that reads or writes.
-    fn owner(&self, process: &DumpedProcess, wait: &DumpedWait) -> Result<(), String> {
-        let others = process.threads.iter().filter(|each| !each.trains);
-        let holder = match &wait.owner {
-            Some(owner) => process.threads.iter().find(|each| each.tid == owner.tid),
-            None => others
-                .filter(|each| is_transfer(each))
-                .find(|each| self.since.ran.contains(&(process.pid, each.tid))),
+            WaitKind::Lock | WaitKind::Gil => Stuck::Here,
+            WaitKind::Io | WaitKind::Socket => Stuck::Outside,
+            _ => return Err(words()),
         };
-        match holder {
-            Some(holder) if !self.is_stuck(process, holder) => Err(format!(
+        match self.ends(process, thread) {
+            None => Ok(stuck),
+            Some(End::Itself) => Err(words()),
+            Some(End::Outside(why)) => Err(format!("{}: {why}", words())),
+            Some(End::By(other)) => Err(format!(
                 "{} waits for a thread that {}{}",
                 name(process),
-                doing(holder),
-                at(holder)
+                doing(other),
+                at(other)
             )),
-            _ => Ok(()),
+            Some(End::PerhapsBy(other)) => Err(format!(
+                "{}, and whether a thread ends that which {}{} is not known",
+                words(),
+                doing(other),
+                at(other)
+            )),
         }
     }
 
-    /// Whether nothing but another thread, process or machine ends its wait. A thread that reads
-    /// or writes and is woken for it gets on.
-    fn is_stuck(&self, process: &DumpedProcess, thread: &DumpedThread) -> bool {
-        let wait = thread.wait.as_ref().filter(|wait| !is_timed(wait));
-        wait.is_some_and(|wait| match wait.kind {
-            WaitKind::Collective | WaitKind::Lock | WaitKind::Gil | WaitKind::Input => true,
-            WaitKind::Io | WaitKind::Socket => {
-                !is_console(thread) && !self.since.ran.contains(&(process.pid, thread.tid))
+    /// Who ends the wait of a thread; `None` if nobody does as far as can be seen.
+    fn ends<'p>(&self, process: &'p DumpedProcess, thread: &'p DumpedThread) -> Option<End<'p>> {
+        let mut thread = thread;
+        let mut passed: Vec<i32> = Vec::new();
+        // From a lock to its holder, and from there to what that waits for.
+        loop {
+            let is_first = passed.is_empty();
+            if passed.contains(&thread.tid) {
+                return None;
             }
-            _ => false,
+            passed.push(thread.tid);
+            let wait = thread
+                .wait
+                .as_ref()
+                .filter(|_| !self.is_timed(process, thread));
+            match wait.map(|wait| (wait.kind, &wait.owner)) {
+                Some((WaitKind::Collective | WaitKind::Input, _)) => return None,
+                Some((WaitKind::Lock | WaitKind::Gil, Some(owner))) => {
+                    let all = &process.threads;
+                    thread = all.iter().find(|each| each.tid == owner.tid)?;
+                }
+                Some((WaitKind::Lock | WaitKind::Gil, None)) => {
+                    return self.perhaps(process, thread, &passed);
+                }
+                Some((WaitKind::Io | WaitKind::Socket, _)) => {
+                    let outside = self.outside(process, thread)?;
+                    return Some(if is_first { outside } else { End::By(thread) });
+                }
+                _ if is_first => return Some(End::Itself),
+                _ => return Some(End::By(thread)),
+            }
+        }
+    }
+
+    /// A thread that may end a wait whose holder is not known: one that is woken for data, or, if
+    /// it is not for the GIL, one that runs Python and goes on by itself or is woken from outside.
+    fn perhaps<'p>(
+        &self,
+        process: &'p DumpedProcess,
+        waiter: &DumpedThread,
+        passed: &[i32],
+    ) -> Option<End<'p>> {
+        let is_gil = |wait: &DumpedWait| wait.kind == WaitKind::Gil;
+        let for_gil = waiter.wait.as_ref().is_some_and(is_gil);
+        let all = process.threads.iter();
+        let mut others = all.filter(|each| !passed.contains(&each.tid));
+        let found = others.find(|each| {
+            let is_woken = || self.since.ran.contains(&(process.pid, each.tid));
+            is_transfer(each) && is_woken()
+                || !for_gil && may_end(waiter, each, self.is_timed(process, each))
+        });
+        found.map(End::PerhapsBy)
+    }
+
+    /// Why a thread that reads or writes may get on; `None` if it was not even woken for data.
+    fn outside<'p>(&self, process: &DumpedProcess, thread: &DumpedThread) -> Option<End<'p>> {
+        let of = (process.pid, thread.tid);
+        if is_console(thread) || self.since.ran.contains(&of) {
+            return Some(End::Itself);
+        }
+        if is_accept(thread) {
+            return Some(End::Outside("whether anybody connects is not known"));
+        }
+        let from_child = self.since.from_child.contains(&of);
+        from_child.then_some(End::Outside(
+            "it reads the output of a child, and whether that ends is not known",
+        ))
+    }
+
+    fn is_timed(&self, process: &DumpedProcess, thread: &DumpedThread) -> bool {
+        let wait = thread.wait.as_ref();
+        wait.is_some_and(|wait| {
+            is_timed(wait)
+                || wait.kind == WaitKind::Lock
+                    && self.since.timed.contains(&(process.pid, thread.tid))
         })
     }
 
@@ -257,7 +336,7 @@ impl Judge<'_> {
         let all = self.dump.processes.iter();
         for worker in all.filter(|each| each.trainer_pid == Some(process.pid)) {
             let thread = training_thread(worker);
-            let is_stuck = |thread| self.is_stuck(worker, thread) || is_idle_worker(thread);
+            let is_stuck = |thread| self.ends(worker, thread).is_none() || is_idle_worker(thread);
             if thread.is_some_and(is_stuck) {
                 continue;
             }
@@ -286,6 +365,17 @@ fn is_timed(wait: &DumpedWait) -> bool {
 fn is_transfer(thread: &DumpedThread) -> bool {
     let wait = thread.wait.as_ref();
     wait.is_some_and(|wait| matches!(wait.kind, WaitKind::Io | WaitKind::Socket))
+}
+
+/// accept(2), which ends when somebody connects; with a timeout Python polls before it
+/// (`sock_accept` of CPython's Modules/socketmodule.c).
+fn is_accept(thread: &DumpedThread) -> bool {
+    let call = thread.syscall.as_deref();
+    call.is_some_and(|call| call.starts_with("accept"))
+        || thread
+            .frames
+            .iter()
+            .any(|frame| frame.name == "sock_accept")
 }
 
 fn in_collective(thread: &DumpedThread) -> bool {
@@ -331,178 +421,5 @@ fn at(thread: &DumpedThread) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::built::{locked, process, thread, waiting};
-    use super::*;
-    use crate::model::dump::Progress;
-
-    fn rank(number: u32, thread: DumpedThread) -> DumpedProcess {
-        DumpedProcess {
-            role: Role::Trainer {
-                rank: Some(number),
-                local_rank: None,
-                world_size: Some(3),
-            },
-            ..process(100 + number as i32, vec![thread])
-        }
-    }
-
-    fn in_wait(kind: WaitKind) -> DumpedThread {
-        waiting(1, &["f:7"], kind, kind.name())
-    }
-
-    /// Ranks 0 and 1 wait in a collective; rank 2 is given.
-    fn job(last: DumpedThread) -> Dump {
-        let waits = |number| rank(number, in_wait(WaitKind::Collective));
-        Dump {
-            processes: vec![waits(0), waits(1), rank(2, last)],
-            ..Dump::default()
-        }
-    }
-
-    fn is_hang(dump: &Dump) -> bool {
-        matches!(judge(dump, &Since::default()), Judgement::Hang(_))
-    }
-
-    #[test]
-    fn a_wait_that_nobody_ends_is_a_hang() {
-        use WaitKind::{Collective, GpuSync, Input, Io, Lock, Socket};
-        for kind in [Collective, Lock, Input, Io, Socket, GpuSync] {
-            assert!(is_hang(&job(in_wait(kind))), "{kind:?}");
-        }
-        // Without others that wait for it, a read is a read.
-        let alone = Dump {
-            processes: vec![rank(0, in_wait(Io))],
-            ..Dump::default()
-        };
-        assert!(!is_hang(&alone));
-        assert!(!is_hang(&Dump::default()));
-    }
-
-    #[test]
-    fn what_goes_on_by_itself_is_none() {
-        use WaitKind::{Autograd, Barrier, Child, Cpu, Disk, Events, Sleep};
-        for kind in [Sleep, Disk, Child, Events, Cpu, Barrier, Autograd] {
-            assert!(!is_hang(&job(in_wait(kind))), "{kind:?}");
-        }
-        assert!(!is_hang(&job(thread(1, &["f:7"]))));
-        for state in [ThreadState::Stopped, ThreadState::Uninterruptible] {
-            let mut halted = in_wait(WaitKind::Collective);
-            halted.state = state;
-            assert!(!is_hang(&job(halted)), "{state:?}");
-        }
-        let mut console = in_wait(WaitKind::Io);
-        console.frames[0].file = "/usr/lib/python3.11/pdb.py".to_owned();
-        assert!(!is_hang(&job(console)));
-    }
-
-    #[test]
-    fn nothing_hangs_while_some_thread_works_or_writes() {
-        let dump = job(in_wait(WaitKind::Lock));
-        let busy = Since {
-            busy: std::iter::once((102, 1)).collect(),
-            ..Since::default()
-        };
-        assert!(matches!(judge(&dump, &busy), Judgement::No(_)));
-        let writes = Since {
-            transfers: std::iter::once(101).collect(),
-            ..Since::default()
-        };
-        assert!(matches!(judge(&dump, &writes), Judgement::No(_)));
-        // A wait for the GPU spins.
-        let spins = job(in_wait(WaitKind::GpuSync));
-        assert!(matches!(judge(&spins, &busy), Judgement::Hang(_)));
-    }
-
-    #[test]
-    fn the_holder_of_the_lock_decides() {
-        let with = |holder: DumpedThread| {
-            let mut dump = job(locked(1, 2));
-            dump.processes[2].threads.push(DumpedThread {
-                tid: 2,
-                trains: false,
-                ..holder
-            });
-            dump
-        };
-        assert!(!is_hang(&with(in_wait(WaitKind::Sleep))));
-        assert!(!is_hang(&with(thread(2, &["work:1"]))));
-        assert!(is_hang(&with(in_wait(WaitKind::Io))));
-        assert!(is_hang(&with(locked(2, 1))));
-        let mut timed = job(locked(1, 2));
-        let wait = timed.processes[2].threads[0].wait.as_mut().unwrap();
-        wait.lock.as_mut().unwrap().is_timed = true;
-        assert!(!is_hang(&timed));
-    }
-
-    #[test]
-    fn the_worker_decides() {
-        let with = |thread: DumpedThread| {
-            let mut dump = job(in_wait(WaitKind::Input));
-            dump.processes.push(DumpedProcess {
-                role: Role::DataLoaderWorker {
-                    number: 0,
-                    trainer: None,
-                },
-                trainer_pid: Some(102),
-                ..process(200, vec![thread])
-            });
-            dump
-        };
-        assert!(is_hang(&with(in_wait(WaitKind::Socket))));
-        assert!(!is_hang(&with(in_wait(WaitKind::Sleep))));
-        assert!(!is_hang(&with(thread(1, &["decode:1"]))));
-    }
-
-    #[test]
-    fn who_is_woken_for_its_data_gets_on() {
-        let ran = |pid: i32, tid: i32| Since {
-            ran: std::iter::once((pid, tid)).collect(),
-            ..Since::default()
-        };
-        let hangs = |dump: &Dump, since: &Since| matches!(judge(dump, since), Judgement::Hang(_));
-        let reads = job(in_wait(WaitKind::Socket));
-        assert!(!hangs(&reads, &ran(102, 1)) && hangs(&reads, &ran(101, 1)));
-        // A lock whose holder is not known, in a process with a thread that sends.
-        let mut lock = job(in_wait(WaitKind::Lock));
-        lock.processes[2].threads.push(DumpedThread {
-            tid: 2,
-            trains: false,
-            ..in_wait(WaitKind::Socket)
-        });
-        assert!(!hangs(&lock, &ran(102, 2)) && hangs(&lock, &ran(102, 1)));
-        let mut input = job(in_wait(WaitKind::Input));
-        input.processes.push(DumpedProcess {
-            trainer_pid: Some(102),
-            ..process(200, vec![in_wait(WaitKind::Socket)])
-        });
-        assert!(!hangs(&input, &ran(200, 1)) && hangs(&input, &ran(102, 1)));
-    }
-
-    #[test]
-    fn ranks_elsewhere_may_compute_and_ranks_that_ended_do_not() {
-        let mut dump = job(in_wait(WaitKind::Collective));
-        dump.processes.pop();
-        assert!(!is_hang(&dump));
-        let seen = Since {
-            seen: [0, 1, 2].into_iter().collect(),
-            ..Since::default()
-        };
-        assert!(matches!(judge(&dump, &seen), Judgement::Hang(_)));
-    }
-
-    #[test]
-    fn a_step_or_another_line_is_a_move() {
-        let one = job(thread(1, &["f:7"]));
-        assert_eq!(Marks::of(&one), Marks::of(&one.clone()));
-        assert_ne!(Marks::of(&one), Marks::of(&job(thread(1, &["f:8"]))));
-        let mut two = one.clone();
-        two.processes[0].progress.push(Progress {
-            what: "step".to_owned(),
-            value: 1,
-            source: String::new(),
-        });
-        assert_ne!(Marks::of(&one), Marks::of(&two));
-        assert_eq!(steps(&one), None);
-    }
-}
+#[path = "hang_tests.rs"]
+mod tests;

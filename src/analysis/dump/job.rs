@@ -1,6 +1,6 @@
 //! All ranks of a job, on however many machines: one comparison.
 
-use super::verdict::{Because, RankGroup, Verdict, because, compare};
+use super::verdict::{Because, RankGroup, Verdict, because, compare, is_rank};
 use crate::model::dump::{Dump, DumpedProcess, DumpedThread};
 use crate::model::profile::Role;
 use crate::model::wait::WaitKind;
@@ -46,8 +46,10 @@ pub enum WaitedFor {
 /// A comparison of all ranks.
 #[derive(Clone, Debug)]
 pub struct Job<'j> {
-    /// By rank; those without a number last, by machine and pid.
+    /// By rank; by machine and pid where none has a number.
     pub ranks: Vec<JobRank<'j>>,
+    /// Trainers without a number where others have one: they are of no job, or of another one.
+    pub without_rank: Vec<JobRank<'j>>,
     /// Groups of ranks (their `processes` are indices of `ranks`), odd ones first.
     pub groups: Vec<RankGroup>,
     pub waited_for: WaitedFor,
@@ -67,7 +69,7 @@ const MAX_WORLD: u32 = 1 << 20;
 impl<'j> Job<'j> {
     /// Compares the ranks of all machines.
     pub fn new(answers: &'j [HostAnswer]) -> Self {
-        let mut ranks: Vec<JobRank<'j>> = answers
+        let mut all: Vec<JobRank<'j>> = answers
             .iter()
             .flat_map(|answer| {
                 let processes = answer.dump.processes.iter();
@@ -75,15 +77,14 @@ impl<'j> Job<'j> {
             })
             .filter(|rank| matches!(rank.process.role, Role::Trainer { .. }))
             .collect();
-        ranks.sort_by_cached_key(|rank| {
-            let number = rank.number();
-            (
-                number.is_none(),
-                number,
-                rank.answer.host.clone(),
-                rank.process.pid,
-            )
+        all.sort_by_cached_key(|rank| {
+            let host = rank.answer.host.clone();
+            (rank.number(), host, rank.process.pid)
         });
+        let some_have_numbers = all.iter().any(|rank| rank.number().is_some());
+        let (ranks, without_rank): (Vec<_>, Vec<_>) = all
+            .into_iter()
+            .partition(|rank| is_rank(rank.process, some_have_numbers));
         let processes: Vec<&DumpedProcess> = ranks.iter().map(|rank| rank.process).collect();
         let mut verdict = compare(&processes);
         if verdict.groups.len() > MAX_BY_STEP {
@@ -112,6 +113,7 @@ impl<'j> Job<'j> {
         let waited_for = waited_for(&verdict, &ranks, !not_found.is_empty());
         Self {
             ranks,
+            without_rank,
             groups: verdict.groups,
             waited_for,
             not_found,
@@ -276,6 +278,31 @@ mod tests {
         all[3] = rank(3, 4, waiting(1, &["read:2"], WaitKind::Io, "read"), 9);
         let all = answers(all);
         assert_eq!(Job::new(&all).waited_for, WaitedFor::BehindGpus(vec![3]));
+    }
+
+    #[test]
+    fn trainers_without_a_rank_are_listed_and_never_waited_for() {
+        let mut all: Vec<_> = (0..3)
+            .map(|number| rank(number, 3, in_collective(), 9))
+            .collect();
+        let mut other = rank(0, 3, thread(1, &["serve:5"]), 1);
+        other.role = Role::Trainer {
+            rank: None,
+            local_rank: None,
+            world_size: None,
+        };
+        all.push(other.clone());
+        let all = answers(all);
+        let job = Job::new(&all);
+        assert_eq!((job.ranks.len(), job.without_rank.len()), (3, 1));
+        assert_eq!(job.waited_for, WaitedFor::Nobody);
+        assert_eq!(job.without_rank[0].answer.host, "node1");
+        let dump = &all[1].dump;
+        assert!(super::super::verdict::verdict(dump).groups.is_empty());
+        // Where none has a number, all are compared.
+        let all = answers(vec![other.clone(), other]);
+        let job = Job::new(&all);
+        assert_eq!((job.ranks.len(), job.without_rank.len()), (2, 0));
     }
 
     #[test]

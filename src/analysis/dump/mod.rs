@@ -12,6 +12,7 @@ pub mod moved;
 pub mod ras;
 pub mod tree;
 pub mod verdict;
+mod wakers;
 
 use super::of_thread;
 use crate::model::category::FrameKind;

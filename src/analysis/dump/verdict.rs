@@ -158,12 +158,20 @@ pub fn verdict(dump: &Dump) -> Verdict {
     }
 }
 
+/// Whether a process is one of the ranks that are compared: where some have numbers, others are no
+/// ranks of that job.
+pub fn is_rank(process: &DumpedProcess, some_have_numbers: bool) -> bool {
+    let is_trainer = matches!(process.role, Role::Trainer { .. });
+    is_trainer && (process.role.rank().is_some() || !some_have_numbers)
+}
+
 /// Compares those of `processes` that are ranks. Groups have indices of that slice.
 pub fn compare(processes: &[&DumpedProcess]) -> Verdict {
+    let some_have_numbers = processes.iter().any(|each| each.role.rank().is_some());
     let mut groups: Vec<RankGroup> = Vec::new();
     let mut known: FxHashMap<_, usize> = FxHashMap::default();
     for (index, process) in processes.iter().enumerate() {
-        if !matches!(process.role, Role::Trainer { .. }) {
+        if !is_rank(process, some_have_numbers) {
             continue;
         }
         let thread = training_thread(process);

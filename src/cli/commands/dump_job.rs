@@ -23,7 +23,7 @@ pub(super) fn run(answers: &Answers, json: bool) -> Result<ExitCode, Failure> {
     }
     let gathered = gather(answers)?;
     if gathered.answers.is_empty() {
-        return Err(no_answer(&gathered.unanswered));
+        return Err(no_answer(&gathered.unanswered, answers));
     }
     let (answers, unanswered) = (&gathered.answers, &gathered.unanswered);
     let text = match json {

@@ -27,3 +27,4 @@ mod top_files;
 pub(crate) mod trigger;
 pub(crate) mod view;
 pub(crate) mod watch;
+mod watch_dump;

@@ -1,7 +1,7 @@
 //! `torchspy watch`: looks at a job every few seconds, and dumps it when it hangs.
 
+use super::watch_dump::{check_output, write_json, write_new};
 use crate::analysis::dump::hang::{Judgement, Marks, Since, judge, steps, trainers};
-use crate::analysis::dump::moved::Comparison;
 use crate::analysis::dump::verdict::training_thread;
 use crate::cli::dump_plan::LookPlan;
 use crate::cli::dump_snapshot::{check_target, take_one};
@@ -10,34 +10,36 @@ use crate::cli::pause::{interruptible, is_interrupted};
 use crate::cli::watch_plan::WatchPlan;
 use crate::cli::{hints, messages};
 use crate::model::dump::Dump;
-use crate::os::host::host_name;
+use crate::model::profile::Role;
+use crate::model::wait::WaitKind;
 use crate::os::job_activity::{JobActivity, JobCounters};
-use crate::report::dump::json::{render_snapshot, render_snapshots};
+use crate::os::sleeps::{is_timed, reads_from_child};
 use crate::report::dump::text::render_dump;
 use crate::report::label::counted;
 use crate::report::naming::utc;
 use crate::sampling::session::SessionError;
 use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 /// Steps whose median is the usual time of one.
 const STEPS: usize = 64;
-/// Dumps of one run that are kept apart by a number.
-const MAX_DUMPS: u32 = 1000;
 
 pub(crate) fn run(plan: &WatchPlan) -> Result<ExitCode, Failure> {
     let signals = interruptible()?;
     for &pid in &plan.look.pids {
         check_target(pid)?;
     }
+    check_output(plan.output.as_deref())?;
     let mut watch = Watch::new(plan.clone())?;
+    let what = match watch.marks.len() {
+        0 => "no trainer was found yet, and watch goes on looking for one".to_owned(),
+        count => format!("watching {}", counted(count as u64, "trainer")),
+    };
     messages::note(&format!(
-        "watching {}: a hang is {} without a step or a move, and longer than {} usual steps",
-        counted(watch.marks.len() as u64, "trainer"),
+        "{what}: a hang is {} without a step or a move, and longer than {} usual steps",
         seconds(plan.after),
         plan.times
     ));
@@ -51,9 +53,14 @@ pub(crate) fn run(plan: &WatchPlan) -> Result<ExitCode, Failure> {
         if plan.duration.is_some_and(|length| now >= begun + length) {
             break;
         }
-        let found = watch.look()?;
+        let found = watch.look();
         if let Found::Hang(dump, why) = &found {
-            watch.report(dump, why)?;
+            let files = watch.report(dump, why);
+            if let Some(command) = &plan.on_hang {
+                let mut shell = Command::new("sh");
+                signals.inherited().pass_to(&mut shell);
+                watch.run_command(shell.args(["-c", command]), why, &files);
+            }
         }
         match found {
             Found::Ended => {
@@ -72,11 +79,14 @@ pub(crate) fn run(plan: &WatchPlan) -> Result<ExitCode, Failure> {
 /// The result of a look.
 pub(crate) enum Found {
     Nothing,
-    /// What the job does, and why that is a hang: found once.
+    /// It is found once: its dump, and why it is one.
     Hang(Box<Dump>, String),
     /// There is no process any more.
     Ended,
 }
+
+/// A dump as text and as JSON, as far as they could be written.
+type Written = (Option<PathBuf>, Option<PathBuf>);
 
 /// A job that is looked at from time to time.
 pub(crate) struct Watch {
@@ -97,6 +107,8 @@ pub(crate) struct Watch {
     longest: Duration,
     usual: UsualStep,
     ranks: FxHashSet<u32>,
+    /// Whether it was judged to be a hang at the last look.
+    is_suspected: bool,
     /// What the standstill was judged to be, so that it is reported once.
     told: Option<Judgement>,
 }
@@ -137,6 +149,7 @@ impl Watch {
             longest: Duration::ZERO,
             usual: UsualStep::default(),
             ranks: FxHashSet::default(),
+            is_suspected: false,
             told: None,
         };
         watch.remember(&dump);
@@ -153,14 +166,11 @@ impl Watch {
     }
 
     /// Takes another look.
-    ///
-    /// # Errors
-    /// A snapshot fails for a reason of torchspy's own.
-    pub(crate) fn look(&mut self) -> Result<Found, Failure> {
+    pub(crate) fn look(&mut self) -> Found {
         let counters = self.activity.read();
         let has_ended = |pid: &i32| check_target(*pid).is_err();
         if counters.is_empty() || self.plan.look.pids.iter().all(has_ended) {
-            return Ok(Found::Ended);
+            return Found::Ended;
         }
         let has_run = |&(pid, tid): &(i32, i32)| counters.has_run(&self.last, pid, tid);
         // A thread that has not been on a CPU is where it was: it need not be read.
@@ -171,7 +181,7 @@ impl Watch {
             let dump = match take_one(&self.quick) {
                 Ok((dump, _)) => dump,
                 // It is ending: the next look finds out.
-                Err(_) => return Ok(Found::Nothing),
+                Err(_) => return Found::Nothing,
             };
             let marks = Marks::of(&dump);
             if marks != self.marks || marks.is_empty() || counters.has_started(&self.moved) {
@@ -180,6 +190,7 @@ impl Watch {
                 self.moved = counters.clone();
                 self.half = None;
                 self.marks = marks;
+                self.is_suspected = false;
                 if let Some(Judgement::Hang(_)) = self.told.take() {
                     messages::note("it goes on");
                 }
@@ -189,10 +200,10 @@ impl Watch {
         self.last = counters;
         if self.half.is_none() && self.moved_at.elapsed() >= self.patience() / 2 {
             self.half = Some(self.last.clone());
-            return Ok(Found::Nothing);
+            return Found::Nothing;
         }
         if self.moved_at.elapsed() < self.patience() {
-            return Ok(Found::Nothing);
+            return Found::Nothing;
         }
         self.judge()
     }
@@ -207,29 +218,30 @@ impl Watch {
             .max(self.longest.saturating_mul(2))
     }
 
-    fn judge(&mut self) -> Result<Found, Failure> {
+    fn judge(&mut self) -> Found {
         // A judged standstill is judged again only if it was none: the wait behind it may change.
         if matches!(self.told, Some(Judgement::Hang(_))) {
-            return Ok(Found::Nothing);
+            return Found::Nothing;
         }
-        let since = Since {
-            busy: self.last.busy(&self.moved),
-            ran: self.last.ran(self.half.as_ref().unwrap_or(&self.moved)),
-            transfers: self.last.transfers(&self.moved),
-            seen: self.ranks.clone(),
-        };
         let Ok((dump, _)) = take_one(&self.plan.look) else {
-            return Ok(Found::Nothing);
+            return Found::Nothing;
         };
         // It moves again, or its stacks were not read alike.
         if Marks::of(&dump) != self.marks {
-            return Ok(Found::Nothing);
+            return Found::Nothing;
         }
-        let judgement = judge(&dump, &since);
+        let judgement = judge(&dump, &self.since(&dump));
+        // What ends just now is another thing in the snapshot than a moment later: a hang is one at
+        // two looks in a row.
+        let was_suspected = self.is_suspected;
+        self.is_suspected = matches!(judgement, Judgement::Hang(_));
+        if self.is_suspected && !was_suspected {
+            return Found::Nothing;
+        }
         let is_new = self.told.as_ref() != Some(&judgement);
         self.told = Some(judgement.clone());
         match judgement {
-            Judgement::Hang(why) => Ok(Found::Hang(Box::new(dump), why)),
+            Judgement::Hang(why) => Found::Hang(Box::new(dump), why),
             Judgement::No(why) => {
                 if is_new {
                     messages::note(&format!(
@@ -237,39 +249,78 @@ impl Watch {
                         seconds(self.moved_at.elapsed())
                     ));
                 }
-                Ok(Found::Nothing)
+                Found::Nothing
             }
         }
     }
 
-    /// Writes the dump of a hang, and runs the user's command.
-    ///
-    /// # Errors
-    /// A file cannot be written.
-    pub(crate) fn report(&self, dump: &Dump, why: &str) -> Result<(), Failure> {
+    /// What is known of the time since something moved, and of the sleeps in a dump.
+    fn since(&self, dump: &Dump) -> Since {
+        let others = dump
+            .processes
+            .iter()
+            .filter(|each| each.role == Role::Other);
+        let others: Vec<i32> = others.map(|process| process.pid).collect();
+        let threads_in = |is_it: &dyn Fn(WaitKind) -> bool| {
+            let all = dump.processes.iter().flat_map(|process| {
+                let threads = process.threads.iter();
+                threads.map(|thread| (process.pid, thread))
+            });
+            let sleeping = all.filter(|(_, thread)| {
+                let wait = thread.wait.as_ref();
+                wait.is_some_and(|wait| is_it(wait.kind))
+            });
+            sleeping
+                .map(|(pid, thread)| (pid, thread.tid))
+                .collect::<Vec<_>>()
+        };
+        let locks = threads_in(&|kind| kind == WaitKind::Lock);
+        let reads = threads_in(&|kind| kind == WaitKind::Io);
+        Since {
+            busy: self.last.busy(&self.moved),
+            ran: self.last.ran(self.half.as_ref().unwrap_or(&self.moved)),
+            transfers: self.last.transfers(&self.moved),
+            seen: self.ranks.clone(),
+            timed: locks
+                .into_iter()
+                .filter(|&(pid, tid)| is_timed(pid, tid))
+                .collect(),
+            from_child: reads
+                .into_iter()
+                .filter(|&(pid, tid)| reads_from_child(pid, tid, &others))
+                .collect(),
+        }
+    }
+
+    /// Writes the dump of a hang, as far as that is possible: a command is run without one, too,
+    /// since ending the job may be all that it does.
+    pub(crate) fn report(&self, dump: &Dump, why: &str) -> Written {
         let length = seconds(self.moved_at.elapsed());
         let text = format!(
             "HANG: no training thread moved for {length}. {why}\n\n{}",
             render_dump(dump)
         );
-        let json = render_snapshots(
-            &host_name(),
-            &[render_snapshot(dump)],
-            &Comparison::default(),
-        );
-        let mut json = json.map_err(Failure::new)?;
-        json.push('\n');
-        let text_file = write_new(&self.name(dump), "txt", &text)?;
-        let json_file = text_file.with_extension("json");
-        std::fs::write(&json_file, json).map_err(|error| not_written(&json_file, &error))?;
+        let written = self.write(dump, &text);
+        let place = match &written.0 {
+            Some(file) => format!("Its dump: {}", file.display()),
+            None => "Its dump could not be written".to_owned(),
+        };
         messages::note(&format!(
-            "a hang: no training thread moved for {length}. {why}. Its dump: {}",
-            text_file.display()
+            "a hang: no training thread moved for {length}. {why}. {place}"
         ));
-        if let Some(command) = &self.plan.on_hang {
-            self.run_command(command, why, &text_file, &json_file);
-        }
-        Ok(())
+        written
+    }
+
+    /// Writes a dump as text and as JSON, and prints why where that fails.
+    fn write(&self, dump: &Dump, text: &str) -> Written {
+        let print = |failure: Failure| {
+            messages::failure(&failure);
+        };
+        let Ok(text_file) = write_new(&self.name(dump), text).map_err(print) else {
+            return (None, None);
+        };
+        let json_file = write_json(dump, text_file.with_extension("json")).map_err(print);
+        (Some(text_file), json_file.ok())
     }
 
     /// The name of a dump, without its extension.
@@ -279,11 +330,14 @@ impl Watch {
         self.plan.output.clone().unwrap_or_else(default)
     }
 
-    fn run_command(&self, command: &str, why: &str, text: &Path, json: &Path) {
+    fn run_command(&self, command: &mut Command, why: &str, (text, json): &Written) {
         let pid = self.plan.look.pids.first().copied().unwrap_or(0);
-        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let status = Command::new("sh")
-            .args(["-c", command])
+        // Empty where there is no file.
+        let absolute = |path: &Option<PathBuf>| {
+            let path = path.as_deref().unwrap_or(Path::new(""));
+            std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+        };
+        let status = command
             .env("TORCHSPY_DUMP", absolute(text))
             .env("TORCHSPY_DUMP_JSON", absolute(json))
             .env("TORCHSPY_HANG", why)
@@ -296,36 +350,6 @@ impl Watch {
             Err(error) => messages::warning(&format!("--on-hang could not be run: {error}")),
         }
     }
-}
-
-/// Writes a file with a name that is not taken; returns its path.
-fn write_new(name: &Path, extension: &str, text: &str) -> Result<PathBuf, Failure> {
-    for number in 1..MAX_DUMPS {
-        let mut path = name.as_os_str().to_owned();
-        if number > 1 {
-            path.push(format!("-{number}"));
-        }
-        path.push(format!(".{extension}"));
-        let path = PathBuf::from(path);
-        match std::fs::File::create_new(&path) {
-            Ok(mut file) => {
-                file.write_all(text.as_bytes())
-                    .map_err(|error| not_written(&path, &error))?;
-                return Ok(path);
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(not_written(&path, &error)),
-        }
-    }
-    Err(Failure::message(format!(
-        "{} has {MAX_DUMPS} dumps",
-        name.display()
-    )))
-}
-
-fn not_written(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::message(format!("cannot write {}: {error}", path.display()))
-        .hint("-o NAME puts the dump elsewhere")
 }
 
 fn seconds(length: Duration) -> String {

@@ -85,6 +85,21 @@ fn machines(
             numbers(&job.twice)
         );
     }
+    if !job.without_rank.is_empty() {
+        let _ = writeln!(
+            out,
+            "{} without a rank: {}",
+            counted(job.without_rank.len() as u64, "trainer"),
+            pids(job.without_rank.iter())
+        );
+    }
+}
+
+/// `pid 7 on node1, pid 9 on node2`; a long list is cut.
+fn pids<'r>(ranks: impl Iterator<Item = &'r JobRank<'r>>) -> String {
+    let all = ranks.map(|rank| format!("pid {} on {}", rank.process.pid, rank.answer.host));
+    let all: Vec<String> = all.collect();
+    names(&all.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// `a, b, c and 4 more`.
@@ -125,17 +140,13 @@ fn cut(list: &str, count: usize) -> String {
 fn rank_list(job: &Job<'_>, indices: &[usize]) -> String {
     let ranks = || indices.iter().filter_map(|&index| job.ranks.get(index));
     let known: Vec<u32> = ranks().filter_map(JobRank::number).collect();
-    let others: Vec<String> = ranks()
-        .filter(|rank| rank.number().is_none())
-        .map(|rank| format!("pid {} on {}", rank.process.pid, rank.answer.host))
-        .collect();
-    let others: Vec<&str> = others.iter().map(String::as_str).collect();
+    let mut others = ranks().filter(|rank| rank.number().is_none()).peekable();
     let mut parts = Vec::new();
     if !known.is_empty() {
         parts.push(numbers(&known));
     }
-    if !others.is_empty() {
-        parts.push(names(&others));
+    if others.peek().is_some() {
+        parts.push(pids(others));
     }
     parts.join(", ")
 }

@@ -2,7 +2,7 @@
 //! the comparison of all ranks.
 
 use super::json::{SCHEMA, place, render_snapshot};
-use crate::analysis::dump::job::{HostAnswer, Job, Unanswered, WaitedFor};
+use crate::analysis::dump::job::{HostAnswer, Job, JobRank, Unanswered, WaitedFor};
 use crate::analysis::dump::tree::{Label, Node, tree};
 use crate::model::text::printable_json;
 use serde_json::{Value, json};
@@ -24,11 +24,8 @@ pub fn render_job_json(
     let silent = unanswered
         .iter()
         .map(|each| json!({"host": each.host, "error": each.why, "looks": null}));
-    let of = |index: &usize| {
-        job.ranks.get(*index).map(|rank| {
-            json!({"rank": rank.number(), "host": rank.answer.host, "pid": rank.process.pid})
-        })
-    };
+    let one = |rank: &JobRank<'_>| json!({"rank": rank.number(), "host": rank.answer.host, "pid": rank.process.pid});
+    let of = |index: &usize| job.ranks.get(*index).map(one);
     let list = |indices: &[usize]| indices.iter().filter_map(of).collect::<Vec<_>>();
     let because = |index: &usize| {
         let rank = job.ranks.get(*index);
@@ -67,6 +64,7 @@ pub fn render_job_json(
         "awaited": list(job.culprits()),
         "not_found": job.not_found,
         "twice": job.twice,
+        "without_rank": job.without_rank.iter().map(one).collect::<Vec<_>>(),
         "tree": rows,
     });
     serde_json::to_string(&value).map(|text| printable_json(&text))

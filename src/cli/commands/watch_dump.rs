@@ -1,0 +1,75 @@
+//! The dumps of `torchspy watch`: two files with a name that is not taken.
+
+use crate::analysis::dump::moved::Comparison;
+use crate::cli::failure::Failure;
+use crate::model::dump::Dump;
+use crate::os::host::host_name;
+use crate::report::dump::json::{render_snapshot, render_snapshots};
+use nix::unistd::{AccessFlags, access};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Dumps of one run that are kept apart by a number.
+const MAX_DUMPS: u32 = 1000;
+
+/// Makes the folder of the dumps; an error if they cannot be written there. A hang may come after
+/// days.
+pub(super) fn check_output(name: Option<&Path>) -> Result<(), Failure> {
+    let folder = name
+        .and_then(Path::parent)
+        .filter(|path| !path.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder)
+        .and_then(|()| Ok(access(folder, AccessFlags::W_OK | AccessFlags::X_OK)?))
+        .map_err(|error| not_written(name.unwrap_or(folder), error))
+}
+
+/// Writes a text file with a name that is not taken; returns its path.
+pub(super) fn write_new(name: &Path, text: &str) -> Result<PathBuf, Failure> {
+    for number in 1..MAX_DUMPS {
+        let mut path = name.as_os_str().to_owned();
+        if number > 1 {
+            path.push(format!("-{number}"));
+        }
+        path.push(".txt");
+        let path = PathBuf::from(path);
+        match std::fs::File::create_new(&path) {
+            Ok(mut file) => {
+                return match write_whole(&path, |_| file.write_all(text.as_bytes())) {
+                    Ok(()) => Ok(path),
+                    Err(error) => Err(not_written(&path, error)),
+                };
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(not_written(&path, error)),
+        }
+    }
+    Err(Failure::message(format!(
+        "{} has {MAX_DUMPS} dumps",
+        name.display()
+    )))
+}
+
+/// Writes a JSON file; returns its path.
+pub(super) fn write_json(dump: &Dump, path: PathBuf) -> Result<PathBuf, Failure> {
+    let snapshots = [render_snapshot(dump)];
+    let json = render_snapshots(&host_name(), &snapshots, &Comparison::default());
+    let json = json.map_err(Failure::new)? + "\n";
+    match write_whole(&path, |path| std::fs::write(path, json)) {
+        Ok(()) => Ok(path),
+        Err(error) => Err(not_written(&path, error)),
+    }
+}
+
+/// Writes a file, or removes what was written of it.
+fn write_whole(
+    path: &Path,
+    write: impl FnOnce(&Path) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    write(path).inspect_err(|_| drop(std::fs::remove_file(path)))
+}
+
+fn not_written(path: &Path, error: std::io::Error) -> Failure {
+    Failure::message(format!("cannot write {}: {error}", path.display()))
+        .hint("-o NAME puts the dump elsewhere")
+}
