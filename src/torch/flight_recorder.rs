@@ -5,6 +5,7 @@
 //! dumps). Files are pickles (`TORCH_NCCL_DEBUG_INFO_TEMP_FILE`, by default
 //! `/tmp/nccl_trace_rank_N`), or the same as JSON.
 
+use super::flight_pickle;
 use crate::model::flight::{Call, FlightDump};
 use anyhow::Context;
 use rustc_hash::FxHashMap;
@@ -24,8 +25,8 @@ struct Raw {
 
 #[derive(Deserialize)]
 struct RawStatus {
-    /// -1 for none.
-    last_enqueued_collective: i64,
+    /// -1 for none. The JSON has a text.
+    last_enqueued_collective: serde_json::Value,
 }
 
 #[derive(Deserialize)]
@@ -70,10 +71,10 @@ fn find(bytes: &[u8], word: &[u8]) -> Option<usize> {
 /// It is no dump of a flight recorder, or of a version that this does not know.
 pub fn read(bytes: &[u8]) -> anyhow::Result<FlightDump> {
     let raw: Raw = match bytes.first() {
-        Some(&PICKLE) => serde_pickle::from_slice(bytes, serde_pickle::DeOptions::new())
-            .context("it is no pickle of a flight recorder's dump")?,
-        _ => serde_json::from_slice(bytes).context("it is no flight recorder's dump")?,
-    };
+        Some(&PICKLE) => serde_json::from_value(flight_pickle::read(bytes)?),
+        _ => serde_json::from_slice(bytes),
+    }
+    .context("it is no flight recorder's dump")?;
     anyhow::ensure!(
         raw.version.starts_with("2."),
         "its version is {}, and only 2.x is known",
@@ -90,7 +91,10 @@ pub fn read(bytes: &[u8]) -> anyhow::Result<FlightDump> {
     }
     for (id, status) in raw.pg_status {
         let name = id.parse().ok().and_then(|id: i64| names.get(&id));
-        let enqueued = u64::try_from(status.last_enqueued_collective).ok();
+        let enqueued = match &status.last_enqueued_collective {
+            serde_json::Value::String(text) => text.parse().ok(),
+            number => number.as_u64(),
+        };
         if let (Some(name), Some(enqueued)) = (name, enqueued) {
             dump.enqueued.insert(name.clone(), enqueued);
         }
@@ -129,7 +133,7 @@ mod tests {
 
     const TEXT: &str = r#"{"version": "2.10", "pg_config": {}, "pg_status":
         {"0": {"last_enqueued_collective": 9, "last_started_collective": -1, "last_completed_collective": 8},
-         "4": {"last_enqueued_collective": -1}},
+         "4": {"last_enqueued_collective": "-1"}},
         "entries": [{"collective_seq_id": 9, "p2p_seq_id": 0, "pg_id": 0, "process_group": ["0", "default_pg"],
         "profiling_name": "nccl:all_reduce", "input_sizes": [[2, 3], []], "input_dtypes": ["Float", "Long"],
         "state": "started", "retired": false, "is_p2p": false,

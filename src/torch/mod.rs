@@ -14,9 +14,11 @@
 //! | [`waits`] | what a thread waits for |
 //! | [`collectives`] | the collective that it is in |
 //! | [`flight_recorder`] | the collectives that torch has kept |
+//! | [`flight_pickle`] | the pickles that they are kept in |
 
 pub mod classify;
 pub mod collectives;
+mod flight_pickle;
 pub mod flight_recorder;
 pub mod job;
 pub mod nccl_ras;
