@@ -108,11 +108,11 @@ impl Reader<'_> {
             // SETITEMS, APPENDS, TUPLE, TUPLE1 to TUPLE3
             b'u' => self.set_items(),
             b'e' => {
-                let items = self.to_mark()?;
+                let items = self.above_mark()?;
                 self.append(items)
             }
             b't' => {
-                let items = self.to_mark()?;
+                let items = self.above_mark()?;
                 self.tuple(items)
             }
             0x85..=0x87 => {
@@ -165,7 +165,7 @@ impl Reader<'_> {
     }
 
     /// Values above the last mark.
-    fn to_mark(&mut self) -> anyhow::Result<Vec<(Value, u32)>> {
+    fn above_mark(&mut self) -> anyhow::Result<Vec<(Value, u32)>> {
         let is_mark = |item: &Item| matches!(item, Item::Mark);
         let at = self.stack.iter().rposition(is_mark);
         let above = self.stack.split_off(at.context("a mark is missing in it")?);
@@ -194,7 +194,7 @@ impl Reader<'_> {
     }
 
     fn set_items(&mut self) -> anyhow::Result<()> {
-        let items = self.to_mark()?;
+        let items = self.above_mark()?;
         let (map, mut depth) = self.pop()?;
         let Value::Object(mut map) = map else {
             bail!("it has items of what is no dict")
