@@ -211,8 +211,8 @@ impl Reader<'_> {
         self.push(Value::Object(map), depth)
     }
 
-    /// Numbers what is on top. torch does so when it is complete; what is empty might be filled later,
-    /// as Python does, and is not kept.
+    /// Numbers what is on top. torch does so when it is complete; what is empty might be filled
+    /// later, as Python does, and is not kept.
     fn put(&mut self, number: usize) -> anyhow::Result<()> {
         anyhow::ensure!(number <= self.memo.len(), "its numbers of texts have gaps");
         let top = match self.stack.last() {
