@@ -26,7 +26,7 @@ const PARSERS: usize = 8;
 const SLURM: Duration = Duration::from_secs(10);
 /// How often it is checked whether all have answered.
 const SIGNALS: Duration = Duration::from_millis(5);
-/// What is shown of an answer that is none, bytes.
+/// What is shown of output that is no answer, bytes.
 const SHOWN: usize = 100;
 /// Hosts that ask NCCL's RAS for the whole job: the first, and another if that one cannot.
 const ASK_RAS: usize = 2;

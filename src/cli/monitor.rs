@@ -79,11 +79,13 @@ impl Monitor {
         })
     }
 
-    /// Goes on after a recording, if there was one. What was learnt of steps is kept.
+    /// Whether a recording has stopped it.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.session.is_none()
+    }
+
+    /// Goes on after a recording. What was learnt of steps is kept.
     pub(super) fn go_on(&mut self, run: &RunInfo, options: &SessionOptions) -> Result<(), Failure> {
-        if self.session.is_some() {
-            return Ok(());
-        }
         let (session, segments) = begin(run, options)?;
         self.session = Some(session);
         self.segments = segments;

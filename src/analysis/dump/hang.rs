@@ -122,7 +122,7 @@ enum Stuck {
 enum End<'p> {
     /// The thread goes on by itself.
     Itself,
-    /// Somebody whom no snapshot shows: why that is not known.
+    /// Somebody that no snapshot shows: why that is not known.
     Outside(&'static str),
     /// The thread that holds what is waited for goes on by itself.
     By(&'p DumpedThread),

@@ -1,4 +1,4 @@
-//! What is a hang, and what is none.
+//! What is a hang, and what is not.
 
 use super::super::built::{locked, process, thread, waiting};
 use super::*;

@@ -99,9 +99,11 @@ impl Armed {
     /// Why a recording begins now.
     fn reason(&mut self) -> Option<String> {
         if let Some(monitor) = &mut self.monitor {
-            // After a recording it goes on; a process that ends is noticed elsewhere.
-            let run = target::begin(self.pid);
-            let _ = monitor.go_on(&run, &self.plan.options);
+            if monitor.is_stopped() {
+                // A process that ends is noticed elsewhere.
+                let run = target::begin(self.pid);
+                let _ = monitor.go_on(&run, &self.plan.options);
+            }
             if let Some(why) = monitor.poll() {
                 match self.file.as_ref().map(TriggerFile::set) {
                     // This recorder begins with all others that wait for the file.

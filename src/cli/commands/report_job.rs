@@ -12,6 +12,7 @@ use crate::cli::messages;
 use crate::cli::output_file::write_named;
 use crate::cli::output_names::OutputFile;
 use crate::cli::outputs;
+use crate::cli::regular::open_regular;
 use crate::model::reduction::Reduction;
 use crate::report::csv;
 use crate::report::job_page;
@@ -20,9 +21,7 @@ use crate::report::label::counted;
 use crate::report::parquet::reduced;
 use crate::report::text::job::render_job;
 use crate::resolve::confidential::Confidential;
-use nix::fcntl::OFlag;
 use std::fs::{self, File, Permissions};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -196,12 +195,8 @@ fn search(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> std::io::Res
 
 /// The reduction of a recording: kept beside it, or made and kept.
 fn reduction(plan: &JobPlan, path: &Path, shown: &str) -> anyhow::Result<Reduction> {
-    // A pipe would wait for its other end.
-    let mut options = File::options();
-    let options = options.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
-    let file = options.open(path)?;
+    let file = open_regular(path)?;
     let data = file.metadata()?;
-    anyhow::ensure!(data.is_file(), "it is no regular file");
     let modified = data.modified()?.duration_since(UNIX_EPOCH);
     let source = reduced::source(data.len(), modified.map_or(0, |time| time.as_nanos()));
     let kept = path.with_extension("reduced.parquet");
