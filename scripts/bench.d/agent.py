@@ -64,9 +64,10 @@ def went_back(before, after):
 
 
 def follow(agent, minutes):
-    """Scrapes all the time: (own memory by scrape, answers' times, series that went back, the last scrape)."""
+    """Scrapes for so long: (own memory by scrape, answers' times, series that went back, the last scrape)."""
     memory, spent, back, last = [], [], [], {}
-    while time.monotonic() - agent.started < 60 * minutes:
+    until = time.monotonic() + 60 * minutes
+    while time.monotonic() < until:
         time.sleep(SCRAPE)
         if agent.process.poll() is not None:
             raise Failed(f"the agent ended with {agent.process.returncode}")

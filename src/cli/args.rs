@@ -801,13 +801,16 @@ TORCHSPY_HANG and the pid in TORCHSPY_PID. It is run, too, if the dump could not
 Examples:
   torchspy watch --pid 4242                      the launcher's pid: all ranks and their workers
   torchspy watch --pid 4242 --after 10m --on-hang 'mail -s hang me@example.org < $TORCHSPY_DUMP'
-  torchspy watch --pid 4242 --once --on-hang 'kill $TORCHSPY_PID'";
+  torchspy watch --pid 4242 --once --on-hang 'kill $TORCHSPY_PID'
+  torchspy watch --pid 4242 --hosts node001,node002,node003     a job on several machines, watched on one of them";
 
 #[derive(Debug, Args)]
 pub(crate) struct WatchArguments {
     /// The trainer, or the launcher of several, with all descendants; may be given more than once
     #[arg(short, long, value_name = "PID", value_parser = parse_pid)]
     pub(crate) pid: Vec<i32>,
+    #[command(flatten)]
+    pub(crate) machines: MachineArguments,
     /// The shortest time without a step or a move that may be a hang
     #[arg(long, value_name = "TIME", default_value = "5m")]
     pub(crate) after: String,
@@ -840,12 +843,9 @@ pub(crate) struct WatchArguments {
     pub(crate) rules: Option<PathBuf>,
 }
 
-/// Ranks on one machine or on many.
+/// The machines of a job, and how they are asked.
 #[derive(Debug, Args)]
-pub(crate) struct JobArguments {
-    /// All trainers on this machine, those of the user, with their workers
-    #[arg(long)]
-    pub(crate) all_trainers: bool,
+pub(crate) struct MachineArguments {
     /// Only trainers of this job: a Slurm job's id, or torchrun's --rdzv-id. Without --hosts and
     /// --all-trainers, on all nodes of that Slurm job. A folder of recordings stands for their
     /// machines
@@ -864,6 +864,16 @@ pub(crate) struct JobArguments {
     /// How long a machine may take: those that do not answer by then are named
     #[arg(long, value_name = "TIME", default_value = "10s")]
     pub(crate) timeout: String,
+}
+
+/// Ranks on one machine or on many.
+#[derive(Debug, Args)]
+pub(crate) struct JobArguments {
+    /// All trainers on this machine, those of the user, with their workers
+    #[arg(long)]
+    pub(crate) all_trainers: bool,
+    #[command(flatten)]
+    pub(crate) machines: MachineArguments,
     /// What was kept: outputs of dump --json, or dumps of torch's flight recorder, or folders with
     /// them
     #[arg(long, value_name = "FILE", num_args = 1..)]

@@ -1,6 +1,6 @@
 //! The validated plan of `torchspy dump`.
 
-use super::args::{DumpArguments, JobArguments};
+use super::args::{DumpArguments, MachineArguments};
 use super::failure::Failure;
 use super::option_values::{parse_duration_of, redaction};
 use super::rules::Rules;
@@ -114,12 +114,13 @@ fn of_one_machine(arguments: &DumpArguments) -> Option<&'static str> {
 
 fn dump_of(arguments: &DumpArguments) -> Result<DumpOf, Failure> {
     let job = &arguments.job;
-    let by_slurm = job.job.is_some() && !job.all_trainers && job.from.is_empty();
+    let machines = &job.machines;
+    let by_slurm = machines.job.is_some() && !job.all_trainers && job.from.is_empty();
     let sources = [
         !arguments.pid.is_empty(),
         job.all_trainers,
         !job.from.is_empty(),
-        job.hosts.is_some(),
+        machines.hosts.is_some(),
     ];
     match sources.into_iter().filter(|is| *is).count() {
         1 => {}
@@ -141,22 +142,36 @@ fn dump_of(arguments: &DumpArguments) -> Result<DumpOf, Failure> {
         return Ok(DumpOf::Processes);
     }
     if job.all_trainers {
-        return Ok(DumpOf::Trainers(job.job.clone()));
+        return Ok(DumpOf::Trainers(machines.job.clone()));
     }
-    let answers = match job.from.is_empty() {
-        false => Answers::Files(job.from.clone()),
-        true => Answers::Hosts {
-            hosts: match (&job.hosts, &job.job) {
-                (Some(named), _) => Hosts::Named(hosts(named)?),
-                (None, Some(id)) if is_folder(id) => Hosts::Recordings(PathBuf::from(id)),
-                (None, Some(id)) => Hosts::Slurm(id.clone()),
-                (None, None) => Hosts::Named(Vec::new()),
-            },
-            transport: transport(arguments)?,
-            timeout: parse_duration_of("--timeout", &job.timeout)?,
+    if !job.from.is_empty() {
+        return Ok(DumpOf::Job(Answers::Files(job.from.clone())));
+    }
+    let options = [
+        (arguments.no_native, "--no-native"),
+        (arguments.nonblocking, "--nonblocking"),
+        (arguments.no_redact, "--no-redact"),
+        (arguments.no_ras, "--no-ras"),
+    ];
+    Ok(DumpOf::Job(answers_of(machines, &options)?))
+}
+
+/// The answers of a job's machines. `options`: those of `dump` on each machine, and whether they
+/// were given.
+pub(super) fn answers_of(
+    machines: &MachineArguments,
+    options: &[(bool, &str)],
+) -> Result<Answers, Failure> {
+    Ok(Answers::Hosts {
+        hosts: match (&machines.hosts, &machines.job) {
+            (Some(named), _) => Hosts::Named(hosts(named)?),
+            (None, Some(id)) if is_folder(id) => Hosts::Recordings(PathBuf::from(id)),
+            (None, Some(id)) => Hosts::Slurm(id.clone()),
+            (None, None) => Hosts::Named(Vec::new()),
         },
-    };
-    Ok(DumpOf::Job(answers))
+        transport: transport(machines, options)?,
+        timeout: parse_duration_of("--timeout", &machines.timeout)?,
+    })
 }
 
 /// Whether `--job` names a folder of recordings, not a job's id.
@@ -223,13 +238,13 @@ fn read_hosts(file: &str) -> Result<String, Failure> {
     Ok(text)
 }
 
-fn transport(arguments: &DumpArguments) -> Result<Transport, Failure> {
-    let JobArguments {
+fn transport(machines: &MachineArguments, options: &[(bool, &str)]) -> Result<Transport, Failure> {
+    let MachineArguments {
         job, hosts, via, ..
-    } = &arguments.job;
+    } = machines;
     let job = job.as_deref().filter(|job| !is_folder(job));
     let mut words = vec![
-        arguments.job.program.clone(),
+        machines.program.clone(),
         "dump".to_owned(),
         "--json".to_owned(),
         "--all-trainers".to_owned(),
@@ -237,17 +252,8 @@ fn transport(arguments: &DumpArguments) -> Result<Transport, Failure> {
     if let Some(job) = job {
         words.extend(["--job".to_owned(), job.to_owned()]);
     }
-    let more = [
-        (arguments.no_native, "--no-native"),
-        (arguments.nonblocking, "--nonblocking"),
-        (arguments.no_redact, "--no-redact"),
-        (arguments.no_ras, "--no-ras"),
-    ];
-    words.extend(
-        more.into_iter()
-            .filter(|(is, _)| *is)
-            .map(|(_, name)| name.to_owned()),
-    );
+    let given = options.iter().filter(|(is, _)| *is);
+    words.extend(given.map(|&(_, name)| name.to_owned()));
     match (via, hosts, job) {
         (Some(via), _, _) => Transport::new(via, words),
         (None, None, Some(job)) => Transport::slurm(job, words),

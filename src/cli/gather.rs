@@ -4,10 +4,11 @@
 use super::ask::{Interrupt, MAX_ANSWER, from_brace, run};
 use super::dump_plan::{Answers, Hosts};
 use super::failure::Failure;
-use super::pause::{interruptible, is_interrupted};
+use super::pause::is_interrupted;
 use super::regular::open_regular;
 use super::transport::Transport;
 use crate::analysis::dump::job::{HostAnswer, Unanswered};
+use crate::os::signals::Signals;
 use crate::recording::Recording;
 use crate::report::dump::answer::parse_answers;
 use crate::report::label::counted;
@@ -31,6 +32,9 @@ const SHOWN: usize = 100;
 /// Hosts that ask NCCL's RAS for the whole job: the first, and another if that one cannot.
 const ASK_RAS: usize = 2;
 
+/// The exit status after an interrupt: 128 and the number of SIGINT, as in a shell.
+pub(crate) const INTERRUPTED: u8 = 130;
+
 /// What `--from` reads.
 const FROM: &str = "--from takes outputs of dump --json, or folders with them (*.json)";
 
@@ -44,7 +48,10 @@ pub(crate) struct Gathered {
 }
 
 /// The answers of all machines.
-pub(crate) fn gather(answers: &Answers) -> Result<Gathered, Failure> {
+///
+/// # Errors
+/// No machine could be named, or nothing be read; with status 130 if `signals` ended it.
+pub(crate) fn gather(answers: &Answers, signals: &Signals) -> Result<Gathered, Failure> {
     let begun = Instant::now();
     let found = match answers {
         Answers::Files(paths) => read_files(paths)?,
@@ -52,7 +59,7 @@ pub(crate) fn gather(answers: &Answers) -> Result<Gathered, Failure> {
             hosts,
             transport,
             timeout,
-        } => until_interrupted(|interrupt| {
+        } => until_interrupted(signals, |interrupt| {
             let hosts = match hosts {
                 Hosts::Named(hosts) => hosts.clone(),
                 Hosts::Slurm(job) => nodes_of(job, interrupt)?,
@@ -81,14 +88,14 @@ pub(crate) fn gather(answers: &Answers) -> Result<Gathered, Failure> {
 
 /// `work`, while this thread waits for signals: one that ends torchspy ends its commands first.
 fn until_interrupted<T: Send>(
+    signals: &Signals,
     work: impl FnOnce(&Interrupt) -> Result<T, Failure> + Send,
 ) -> Result<T, Failure> {
-    let signals = interruptible()?;
     let interrupt = Interrupt::new(signals.inherited());
     let result = std::thread::scope(|scope| {
         let working = scope.spawn(|| work(&interrupt));
         while !working.is_finished() && !interrupt.has_come() {
-            if is_interrupted(&signals, Instant::now() + SIGNALS) {
+            if is_interrupted(signals, Instant::now() + SIGNALS) {
                 interrupt.come();
             }
         }
@@ -96,7 +103,9 @@ fn until_interrupted<T: Send>(
     });
     let result = result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     match interrupt.has_come() {
-        true => Err(Failure::message("interrupted before all machines answered").status(130)),
+        true => {
+            Err(Failure::message("interrupted before all machines answered").status(INTERRUPTED))
+        }
         false => result,
     }
 }

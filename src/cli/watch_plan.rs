@@ -1,7 +1,7 @@
 //! The validated plan of `torchspy watch`.
 
 use super::args::WatchArguments;
-use super::dump_plan::LookPlan;
+use super::dump_plan::{Answers, LookPlan, answers_of};
 use super::failure::Failure;
 use super::option_values::{parse_duration_of, redaction};
 use super::rules::Rules;
@@ -12,6 +12,8 @@ use std::time::Duration;
 pub(crate) struct WatchPlan {
     /// The processes, and how they are read where nothing moves.
     pub(crate) look: LookPlan,
+    /// The machines of the job, which are asked when all ranks here wait for others.
+    pub(crate) machines: Option<Answers>,
     /// Time between two looks.
     pub(crate) every: Duration,
     /// The shortest time without a move that is judged.
@@ -43,6 +45,18 @@ impl WatchPlan {
             ));
         }
         let duration = arguments.duration.as_deref();
+        let machines = &arguments.machines;
+        let has_machines = machines.job.is_some() || machines.hosts.is_some();
+        if machines.via.is_some() && !has_machines {
+            return Err(Failure::usage(
+                "--via says how to reach machines, and none is named",
+                "--hosts HOST,HOST or --job SLURM_ID names the machines of the job",
+            ));
+        }
+        let options = [
+            (arguments.nonblocking, "--nonblocking"),
+            (arguments.no_redact, "--no-redact"),
+        ];
         Ok(Self {
             look: LookPlan {
                 pids: arguments.pid,
@@ -54,6 +68,9 @@ impl WatchPlan {
                 redaction: redaction(arguments.no_redact),
                 rules: Rules::read(arguments.rules.as_deref())?,
             },
+            machines: has_machines
+                .then(|| answers_of(machines, &options))
+                .transpose()?,
             every: parse_duration_of("--every", &arguments.every)?,
             after: parse_duration_of("--after", &arguments.after)?,
             times: arguments.times,

@@ -36,6 +36,8 @@ pub struct Since {
 pub enum Judgement {
     /// It hangs: what waits for what.
     Hang(String),
+    /// It hangs unless ranks on other machines work: all that were seen wait for others.
+    Elsewhere(String),
     /// It does not, or that is not known: why.
     No(String),
 }
@@ -97,15 +99,107 @@ pub fn trainers(dump: &Dump) -> impl Iterator<Item = &DumpedProcess> {
 
 /// Judges a job in which no training thread moved for long.
 pub fn judge(dump: &Dump, since: &Since) -> Judgement {
-    match (Judge { dump, since }).all() {
-        Ok(reason) => Judgement::Hang(reason),
-        Err(reason) => Judgement::No(reason),
+    judge_all(&[(dump, since)])
+}
+
+/// The same of a job on several machines.
+pub fn judge_all(machines: &[(&Dump, &Since)]) -> Judgement {
+    all(machines).unwrap_or_else(Judgement::No)
+}
+
+/// An error for no hang.
+fn all(machines: &[(&Dump, &Since)]) -> Result<Judgement, String> {
+    let each = machines.iter().flat_map(|(dump, _)| trainers(dump));
+    let ranks: Vec<&DumpedProcess> = each.collect();
+    if ranks.is_empty() {
+        return Err("no trainer was found".to_owned());
     }
+    let mut found = Waits::default();
+    for (dump, since) in machines {
+        let has_others = ranks.len() > 1;
+        let machine = Judge {
+            dump,
+            since,
+            has_others,
+        };
+        machine.add_to(&mut found)?;
+    }
+    match found {
+        Waits {
+            here: Some(here),
+            is_cycle,
+            ..
+        } => Ok(Judgement::Hang(match is_cycle {
+            true => format!("a deadlock, {here}"),
+            false => here,
+        })),
+        Waits {
+            for_ranks: 1..,
+            outside: Some(outside),
+            ..
+        } => Ok(Judgement::Hang(format!(
+            "{outside}, and the others wait in a collective for it"
+        ))),
+        Waits {
+            for_ranks: 0,
+            outside,
+            ..
+        } => {
+            let why = outside.unwrap_or_default();
+            match missing(&ranks).is_empty() {
+                true => Err(why),
+                false => Ok(Judgement::Elsewhere(why)),
+            }
+        }
+        Waits { .. } => {
+            let seen = |rank: &u32| machines.iter().any(|(_, since)| since.seen.contains(rank));
+            Ok(all_wait(&ranks, seen))
+        }
+    }
+}
+
+/// All ranks wait for others. `seen`: whether a rank was seen at any time.
+fn all_wait(ranks: &[&DumpedProcess], seen: impl Fn(&u32) -> bool) -> Judgement {
+    let missing = missing(ranks);
+    match missing.first() {
+        None if ranks.len() < 2 => Judgement::Elsewhere(
+            "it waits for other ranks, and how many there are is not known".to_owned(),
+        ),
+        None => Judgement::Hang("all ranks wait in collectives".to_owned()),
+        Some(first) if missing.iter().all(seen) => Judgement::Hang(format!(
+            "all ranks wait in collectives, and rank {first} has ended"
+        )),
+        Some(first) => Judgement::Elsewhere(format!(
+            "all ranks here wait in collectives: what rank {first} and others elsewhere do is not known"
+        )),
+    }
+}
+
+/// Ranks of the job that are not among these, as far as its size is known.
+fn missing(ranks: &[&DumpedProcess]) -> Vec<u32> {
+    let sizes = ranks.iter().filter_map(|process| process.role.world_size());
+    let size = sizes.max().unwrap_or(0).min(1 << 20);
+    let here: FxHashSet<u32> = ranks.iter().filter_map(|each| each.role.rank()).collect();
+    (0..size).filter(|rank| !here.contains(rank)).collect()
+}
+
+/// What the training threads of a job wait for.
+#[derive(Default)]
+struct Waits {
+    /// Those that wait for other ranks.
+    for_ranks: usize,
+    /// The first that waits for something in its own process or its workers.
+    here: Option<String>,
+    /// The first that waits for something outside.
+    outside: Option<String>,
+    is_cycle: bool,
 }
 
 struct Judge<'d> {
     dump: &'d Dump,
     since: &'d Since,
+    /// Whether the job has more than one rank.
+    has_others: bool,
 }
 
 /// What a training thread waits for.
@@ -137,55 +231,22 @@ const CONSOLES: &[&str] = &["/pdb.py", "/bdb.py", "/cmd.py", "/code.py", "/IPyth
 const INPUT: &[&str] = &["builtin_input", "PyOS_Readline"];
 
 impl Judge<'_> {
-    /// `Ok` for a hang.
-    fn all(&self) -> Result<String, String> {
-        let ranks: Vec<&DumpedProcess> = trainers(self.dump).collect();
-        if ranks.is_empty() {
-            return Err("no trainer was found".to_owned());
-        }
+    /// Adds what the training threads of this machine wait for; an error if something goes on.
+    fn add_to(&self, found: &mut Waits) -> Result<(), String> {
         self.nothing_goes_on()?;
-        let (mut for_ranks, mut here, mut outside) = (0_usize, None, None);
-        for process in &ranks {
+        for process in trainers(self.dump) {
             let name = name(process);
             let thread = training_thread(process)
                 .ok_or_else(|| format!("the stack of {name} was not read"))?;
-            let words = || format!("{name}: {}{}", doing(thread), at(thread));
+            let words = || Some(format!("{name}: {}{}", doing(thread), at(thread)));
             match self.thread(process, thread)? {
-                Stuck::Ranks => for_ranks += 1,
-                Stuck::Here => here = here.or_else(|| Some(words())),
-                Stuck::Outside => outside = outside.or_else(|| Some(words())),
+                Stuck::Ranks => found.for_ranks += 1,
+                Stuck::Here => found.here = found.here.take().or_else(words),
+                Stuck::Outside => found.outside = found.outside.take().or_else(words),
             }
         }
-        let is_cycle = !deadlocks(self.dump).is_empty();
-        match (for_ranks, here, outside) {
-            (_, Some(here), _) if is_cycle => Ok(format!("a deadlock, {here}")),
-            (_, Some(here), _) => Ok(here),
-            (1.., None, Some(outside)) => Ok(format!(
-                "{outside}, and the others wait in a collective for it"
-            )),
-            (0, None, outside) => Err(outside.unwrap_or_default()),
-            (_, None, None) => self.unseen(&ranks),
-        }
-    }
-
-    /// All ranks wait for others.
-    fn unseen(&self, ranks: &[&DumpedProcess]) -> Result<String, String> {
-        let sizes = ranks.iter().filter_map(|process| process.role.world_size());
-        let size = sizes.max().unwrap_or(0).min(1 << 20);
-        let here: FxHashSet<u32> = ranks.iter().filter_map(|each| each.role.rank()).collect();
-        let missing: Vec<u32> = (0..size).filter(|rank| !here.contains(rank)).collect();
-        match missing.first() {
-            None if ranks.len() < 2 => {
-                Err("it waits for other ranks, and how many there are is not known".to_owned())
-            }
-            None => Ok("all ranks wait in collectives".to_owned()),
-            Some(first) if missing.iter().all(|rank| self.since.seen.contains(rank)) => Ok(
-                format!("all ranks wait in collectives, and rank {first} has ended"),
-            ),
-            Some(first) => Err(format!(
-                "all ranks here wait in collectives: what rank {first} and others elsewhere do is not known"
-            )),
-        }
+        found.is_cycle |= !deadlocks(self.dump).is_empty();
+        Ok(())
     }
 
     /// An error if some process works, transfers data or is stopped.
@@ -353,7 +414,7 @@ impl Judge<'_> {
     /// Whether a wait for a GPU may be one for other ranks.
     fn has_collectives(&self) -> bool {
         let mut threads = self.dump.processes.iter().flat_map(|each| &each.threads);
-        trainers(self.dump).count() > 1
+        self.has_others
             || threads.any(|thread| in_nccl(thread) || thread.name.starts_with("pt_nccl"))
     }
 }

@@ -7,6 +7,7 @@ pub mod deadlocks;
 pub mod flight;
 pub mod groups;
 pub mod hang;
+pub mod hang_job;
 pub mod job;
 pub mod moved;
 pub mod ras;

@@ -82,11 +82,11 @@ impl Standstill {
             *due = now + every;
             Some(watch.look())
         });
-        if let Some(Found::Hang(dump, why)) = found {
+        if let Some(Found::Hang(hung, why)) = found {
             self.hangs = true;
             messages::note(&format!("{} hangs: {why}", self.named()));
             if let Some((watch, _)) = self.watch.as_ref().filter(|_| self.writes) {
-                watch.report(&dump, &why);
+                watch.report(&hung, &why);
             }
         }
     }

@@ -75,6 +75,7 @@ impl Watched {
                 redaction: plan.options.redaction,
                 rules: plan.rules.clone(),
             },
+            machines: None,
             every: plan.options.segment,
             after: plan.hang_after,
             times: TIMES,

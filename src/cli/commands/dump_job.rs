@@ -5,6 +5,7 @@ use crate::cli::failure::Failure;
 use crate::cli::flight::flight;
 use crate::cli::gather::{gather, no_answer};
 use crate::cli::messages;
+use crate::cli::pause::interruptible;
 use crate::report::dump::flight::{render_flight, render_flight_json};
 use crate::report::dump::job::render_job;
 use crate::report::dump::job_json::render_job_json;
@@ -21,7 +22,7 @@ pub(super) fn run(answers: &Answers, json: bool) -> Result<ExitCode, Failure> {
         messages::data(|out| out.write_all(text.as_bytes()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let gathered = gather(answers)?;
+    let gathered = gather(answers, &interruptible()?)?;
     if gathered.answers.is_empty() {
         return Err(no_answer(&gathered.unanswered, answers));
     }

@@ -28,3 +28,4 @@ pub(crate) mod trigger;
 pub(crate) mod view;
 pub(crate) mod watch;
 mod watch_dump;
+mod watch_job;

@@ -1,11 +1,13 @@
 //! `torchspy watch`: looks at a job every few seconds, and dumps it when it hangs.
 
-use super::watch_dump::{check_output, write_json, write_new};
+use super::watch_dump::{Hung, check_output, write_json, write_new};
+use super::watch_job::Machines;
 use crate::analysis::dump::hang::{Judgement, Marks, Since, judge, steps, trainers};
 use crate::analysis::dump::verdict::training_thread;
 use crate::cli::dump_plan::LookPlan;
 use crate::cli::dump_snapshot::{check_target, take_one};
 use crate::cli::failure::Failure;
+use crate::cli::gather::INTERRUPTED;
 use crate::cli::pause::{interruptible, is_interrupted};
 use crate::cli::watch_plan::WatchPlan;
 use crate::cli::{hints, messages};
@@ -14,7 +16,6 @@ use crate::model::profile::Role;
 use crate::model::wait::WaitKind;
 use crate::os::job_activity::{JobActivity, JobCounters};
 use crate::os::sleeps::{is_timed, reads_from_child};
-use crate::report::dump::text::render_dump;
 use crate::report::label::counted;
 use crate::report::naming::utc;
 use crate::sampling::session::SessionError;
@@ -34,6 +35,10 @@ pub(crate) fn run(plan: &WatchPlan) -> Result<ExitCode, Failure> {
     }
     check_output(plan.output.as_deref())?;
     let mut watch = Watch::new(plan.clone())?;
+    let machines = plan.machines.as_ref();
+    let mut machines = machines
+        .map(|answers| Machines::ask(answers, plan, &watch.ranks, &signals))
+        .transpose()?;
     let what = match watch.marks.len() {
         0 => "no trainer was found yet, and watch goes on looking for one".to_owned(),
         count => format!("watching {}", counted(count as u64, "trainer")),
@@ -53,9 +58,20 @@ pub(crate) fn run(plan: &WatchPlan) -> Result<ExitCode, Failure> {
         if plan.duration.is_some_and(|length| now >= begun + length) {
             break;
         }
-        let found = watch.look();
-        if let Found::Hang(dump, why) = &found {
-            let files = watch.report(dump, why);
+        let mut found = watch.look();
+        if let Some(machines) = &mut machines {
+            match (
+                &found,
+                machines.judge(matches!(found, Found::Elsewhere), &signals),
+            ) {
+                (Found::Elsewhere, Ok(Some((hung, why)))) => found = watch.told_of(hung, why),
+                (_, Ok(_)) => {}
+                (_, Err(failure)) if failure.status == INTERRUPTED => break,
+                (_, Err(failure)) => messages::warning(&failure.text()),
+            }
+        }
+        if let Found::Hang(hung, why) = &found {
+            let files = watch.report(hung, why);
             if let Some(command) = &plan.on_hang {
                 let mut shell = Command::new("sh");
                 signals.inherited().pass_to(&mut shell);
@@ -68,7 +84,7 @@ pub(crate) fn run(plan: &WatchPlan) -> Result<ExitCode, Failure> {
                 break;
             }
             Found::Hang(..) if plan.once => return Ok(ExitCode::from(1)),
-            Found::Hang(..) | Found::Nothing => {}
+            Found::Hang(..) | Found::Elsewhere | Found::Nothing => {}
         }
         // After a look that took long the next one is not made up for.
         due = (due + plan.every).max(Instant::now());
@@ -80,7 +96,9 @@ pub(crate) fn run(plan: &WatchPlan) -> Result<ExitCode, Failure> {
 pub(crate) enum Found {
     Nothing,
     /// It is found once: its dump, and why it is one.
-    Hang(Box<Dump>, String),
+    Hang(Hung, String),
+    /// All that waits here waits for other machines.
+    Elsewhere,
     /// There is no process any more.
     Ended,
 }
@@ -241,8 +259,9 @@ impl Watch {
         let is_new = self.told.as_ref() != Some(&judgement);
         self.told = Some(judgement.clone());
         match judgement {
-            Judgement::Hang(why) => Found::Hang(Box::new(dump), why),
-            Judgement::No(why) => {
+            Judgement::Hang(why) => Found::Hang(Hung::Here(Box::new(dump)), why),
+            Judgement::Elsewhere(_) if self.plan.machines.is_some() => Found::Elsewhere,
+            Judgement::Elsewhere(why) | Judgement::No(why) => {
                 if is_new {
                     messages::note(&format!(
                         "nothing moved for {}, and it is no hang as far as can be told: {why}",
@@ -252,6 +271,12 @@ impl Watch {
                 Found::Nothing
             }
         }
+    }
+
+    /// The hang that the dumps of other machines show.
+    fn told_of(&mut self, hung: Hung, why: String) -> Found {
+        self.told = Some(Judgement::Hang(why.clone()));
+        Found::Hang(hung, why)
     }
 
     /// What is known of the time since something moved, and of the sleeps in a dump.
@@ -294,13 +319,13 @@ impl Watch {
 
     /// Writes the dump of a hang, as far as that is possible: a command is run without one, too,
     /// since ending the job may be all that it does.
-    pub(crate) fn report(&self, dump: &Dump, why: &str) -> Written {
+    pub(crate) fn report(&self, hung: &Hung, why: &str) -> Written {
         let length = seconds(self.moved_at.elapsed());
         let text = format!(
             "HANG: no training thread moved for {length}. {why}\n\n{}",
-            render_dump(dump)
+            hung.text()
         );
-        let written = self.write(dump, &text);
+        let written = self.write(hung, &text);
         let place = match &written.0 {
             Some(file) => format!("Its dump: {}", file.display()),
             None => "Its dump could not be written".to_owned(),
@@ -312,21 +337,21 @@ impl Watch {
     }
 
     /// Writes a dump as text and as JSON, and prints why where that fails.
-    fn write(&self, dump: &Dump, text: &str) -> Written {
+    fn write(&self, hung: &Hung, text: &str) -> Written {
         let print = |failure: Failure| {
             messages::failure(&failure);
         };
-        let Ok(text_file) = write_new(&self.name(dump), text).map_err(print) else {
+        let Ok(text_file) = write_new(&self.name(hung), text).map_err(print) else {
             return (None, None);
         };
-        let json_file = write_json(dump, text_file.with_extension("json")).map_err(print);
+        let json_file = write_json(hung, text_file.with_extension("json")).map_err(print);
         (Some(text_file), json_file.ok())
     }
 
     /// The name of a dump, without its extension.
-    fn name(&self, dump: &Dump) -> PathBuf {
+    fn name(&self, hung: &Hung) -> PathBuf {
         let pid = self.plan.look.pids.first().copied().unwrap_or(0);
-        let default = || PathBuf::from(format!("torchspy-hang-{pid}-{}", utc(dump.wall_ns)));
+        let default = || PathBuf::from(format!("torchspy-hang-{pid}-{}", utc(hung.wall_ns())));
         self.plan.output.clone().unwrap_or_else(default)
     }
 

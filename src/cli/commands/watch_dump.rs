@@ -2,12 +2,54 @@
 
 use crate::analysis::dump::moved::Comparison;
 use crate::cli::failure::Failure;
+use crate::cli::gather::Gathered;
 use crate::model::dump::Dump;
 use crate::os::host::host_name;
+use crate::report::dump::job::render_job;
+use crate::report::dump::job_json::render_job_json;
 use crate::report::dump::json::{render_snapshot, render_snapshots};
+use crate::report::dump::text::render_dump;
 use nix::unistd::{AccessFlags, access};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+
+/// What a hang looks like.
+pub(crate) enum Hung {
+    /// The processes of this machine.
+    Here(Box<Dump>),
+    /// Those of all machines of the job.
+    Everywhere(Gathered),
+}
+
+impl Hung {
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Here(dump) => render_dump(dump),
+            Self::Everywhere(job) => render_job(&job.answers, &job.unanswered, job.took),
+        }
+    }
+
+    fn json(&self) -> Result<String, serde_json::Error> {
+        match self {
+            Self::Here(dump) => {
+                let snapshots = [render_snapshot(dump)];
+                render_snapshots(&host_name(), &snapshots, &Comparison::default())
+            }
+            Self::Everywhere(job) => render_job_json(&job.answers, &job.unanswered, job.took),
+        }
+    }
+
+    /// Wall clock of the first snapshot, ns since 1970.
+    pub(super) fn wall_ns(&self) -> u64 {
+        match self {
+            Self::Here(dump) => dump.wall_ns,
+            Self::Everywhere(job) => {
+                let all = job.answers.iter().map(|answer| answer.dump.wall_ns);
+                all.min().unwrap_or(0)
+            }
+        }
+    }
+}
 
 /// Dumps of one run that are kept apart by a number.
 const MAX_DUMPS: u32 = 1000;
@@ -51,10 +93,8 @@ pub(super) fn write_new(name: &Path, text: &str) -> Result<PathBuf, Failure> {
 }
 
 /// Writes a JSON file; returns its path.
-pub(super) fn write_json(dump: &Dump, path: PathBuf) -> Result<PathBuf, Failure> {
-    let snapshots = [render_snapshot(dump)];
-    let json = render_snapshots(&host_name(), &snapshots, &Comparison::default());
-    let json = json.map_err(Failure::new)? + "\n";
+pub(super) fn write_json(hung: &Hung, path: PathBuf) -> Result<PathBuf, Failure> {
+    let json = hung.json().map_err(Failure::new)? + "\n";
     match write_whole(&path, |path| std::fs::write(path, json)) {
         Ok(()) => Ok(path),
         Err(error) => Err(not_written(&path, error)),

@@ -155,6 +155,7 @@ struct Thread {
     frames: Vec<Frame>,
     partial: Option<String>,
     moved_frames: usize,
+    slices: Option<u64>,
     wchan: Option<String>,
     kernel_stack: Vec<String>,
 }
@@ -380,7 +381,7 @@ fn thread(thread: Thread) -> DumpedThread {
             known.map_or("not known", |partial| partial.name())
         }),
         moved_frames: thread.moved_frames,
-        slices: None,
+        slices: thread.slices,
         wchan: thread.wchan,
         kernel_stack: thread.kernel_stack,
     }

@@ -152,6 +152,7 @@ fn thread(thread: &DumpedThread) -> Value {
         "frames": thread.frames.iter().map(frame).collect::<Vec<_>>(),
         "partial": thread.partial,
         "moved_frames": thread.moved_frames,
+        "slices": thread.slices,
         "wchan": thread.wchan,
         "kernel_stack": thread.kernel_stack,
     })
