@@ -81,6 +81,8 @@ pub struct ReducedRank {
     pub job: Vec<String>,
     /// Whether numbers of steps count from the program's start, and are exact.
     pub counts_from_start: bool,
+    /// Steps that there may have been besides, by which numbers may be too low.
+    pub uncounted: u64,
     /// Steps whose length is known.
     pub steps: u64,
     /// Bins hold `1 << shift` steps.

@@ -6,6 +6,7 @@ use torchspy::analysis::job::{Folded, Job};
 use torchspy::model::category::{Activity, Phase, SummaryRow};
 use torchspy::model::reduction::{Bin, Place, ReducedRank, ReducedRow, Reduction, SyncEnd};
 use torchspy::model::wait::WaitKind;
+use torchspy::report::tables::job::straggler;
 use torchspy::report::text::job::render_job;
 
 const TICK_S: f64 = 0.01;
@@ -33,6 +34,8 @@ pub(crate) struct Simulated {
     pub(crate) slow: Option<(u32, f64, u64)>,
     /// It does up to that step.
     pub(crate) slow_until: u64,
+    /// Another rank that takes so much longer in each step, up to a step.
+    pub(crate) before: Option<(u32, f64, u64)>,
     /// How much the work of ranks varies, s.
     pub(crate) varies_s: f64,
     /// How far wall clocks of hosts are ahead, s, and their drift.
@@ -50,6 +53,7 @@ impl Default for Simulated {
             steps: 600,
             slow: Some((5, 0.02, 0)),
             slow_until: u64::MAX,
+            before: None,
             varies_s: 0.004,
             clocks: vec![(0.0, 0.0), (0.030, 2e-5)],
             shifts: None,
@@ -73,7 +77,9 @@ impl Simulated {
                 .map(|rank| {
                     let is_slow = |from: u64| (from..self.slow_until).contains(&step);
                     let slow = self.slow.filter(|slow| slow.0 == rank && is_slow(slow.2));
-                    common + self.varies_s * random.next() + slow.map_or(0.0, |slow| slow.1)
+                    let before = self.before.filter(|it| it.0 == rank && step < it.2);
+                    let more = slow.or(before).map_or(0.0, |slow| slow.1);
+                    common + self.varies_s * random.next() + more
                 })
                 .collect();
             let end = begin + own.iter().copied().fold(0.0, f64::max) + TRANSFER_S;
@@ -318,6 +324,70 @@ fn a_rank_that_is_slow_for_a_part_has_a_start_and_an_end() {
     assert!((step(since.change.at) - 200).abs() <= 16, "{since:?}");
     assert!((step(until.change.at) - 400).abs() <= 16, "{until:?}");
     assert!((found.per_step_s - 0.02).abs() < 0.003, "{found:?}");
+    // It costs 20 ms in each third step.
+    let (_, group) = &job.groups[0];
+    let costs_s = group.step_s.unwrap() - group.ideal_step_s.unwrap();
+    assert!((costs_s - 0.02 / 3.0).abs() < 0.001, "{costs_s}");
+    let text = render_job(&job, false);
+    assert!(text.contains("over the whole run a step takes"), "{text}");
+}
+
+#[test]
+fn of_two_ranks_the_one_that_costs_most_is_named() {
+    let job = Simulated {
+        ranks: 2,
+        slow: Some((1, 0.02, 200)),
+        before: Some((0, 0.008, 200)),
+        ..Simulated::default()
+    }
+    .job();
+    assert_eq!(late_ranks(&job), [1]);
+    assert_eq!(job.groups[0].1.unsure, []);
+}
+
+#[test]
+fn numbers_of_steps_are_as_uncertain_as_their_counts() {
+    let simulated = Simulated {
+        slow: Some((3, 0.02, 424)),
+        ..Simulated::default()
+    };
+    let mut reductions = simulated.reductions();
+    let interval = |reductions: Vec<Reduction>| {
+        let job = answers(reductions, None);
+        let (_, found) = job.stragglers().next().unwrap();
+        let change = &straggler(&job, found).unwrap().changes[0];
+        (change.step_low, change.step_high)
+    };
+    let exact = interval(reductions.clone());
+    assert!(exact.0 < exact.1, "within two bins");
+    reductions[6].ranks[0].uncounted = 21;
+    assert_eq!(interval(reductions), (exact.0, exact.1 + 21));
+}
+
+#[test]
+fn a_rank_that_is_late_without_a_cpu_is_late_for_that() {
+    let mut reductions = Simulated::default().reductions();
+    assert!(!render_job(&answers(reductions.clone(), None), false).contains("without a CPU"));
+    let rows = reductions.iter_mut().flat_map(|each| &mut each.rows);
+    for row in rows.filter(|row| row.phase == Phase::User) {
+        row.row = SummaryRow::CpuWait;
+    }
+    let text = render_job(&answers(reductions, None), false);
+    assert!(text.contains("runnable and without a CPU for 20"), "{text}");
+}
+
+#[test]
+fn a_run_that_ends_without_steps_says_so() {
+    let mut reductions = Simulated::default().reductions();
+    assert!(!render_job(&answers(reductions.clone(), None), false).contains("no step ended"));
+    for each in &mut reductions {
+        each.ranks[0].wall_ns += 100_000_000_000;
+    }
+    let text = render_job(&answers(reductions, None), false);
+    assert!(
+        text.contains("no step ended in the last 100.0 s"),
+        "{text}"
+    );
 }
 
 /// What begins a run and ends it is no change of a rank's speed.

@@ -112,6 +112,12 @@ pub struct BinTimes {
     pub waits_or_launches: f32,
 }
 
+impl BinTimes {
+    pub fn of(&self, class: Class) -> f32 {
+        self.classes.get(class as usize).copied().unwrap_or(0.0)
+    }
+}
+
 /// One rank.
 #[derive(Clone, Debug)]
 pub struct Rank {

@@ -77,6 +77,7 @@ fn rank(
     let (sync_ends, sync_every) = sync_ends(profile, own, steps, nccl);
     let mut rank = ReducedRank {
         counts_from_start: counting.counts_from_start,
+        uncounted: counting.uncounted,
         steps: steps.len() as u64,
         shift,
         sync_every,

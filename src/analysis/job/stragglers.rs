@@ -10,7 +10,7 @@
 //! hides the work of its host.
 
 use super::change::{Change, best_split, probability};
-use super::ranks::{BinTimes, Doing, Rank};
+use super::ranks::{BinTimes, Class, Doing, Rank};
 use crate::analysis::intervals::Share;
 use crate::model::reduction::Bin;
 use rustc_hash::FxHashMap;
@@ -60,6 +60,10 @@ pub struct Straggler {
     pub per_step_s: f64,
     /// Mean length of a step in that time, s.
     pub slow_step_s: f64,
+    /// How much longer it is without a CPU than the median of the others, as a share of that time.
+    pub without_cpu: f64,
+    /// That time, as a share of its time in steps.
+    pub slow_part: f64,
     /// Bins of the time in which it is slow, and those in which it waited least of all.
     pub bins: usize,
     pub last_in: usize,
@@ -148,24 +152,21 @@ pub fn compare(ranks: &[Rank], group: &[usize]) -> Compared {
     let out = found.out_of_step.iter();
     let out = out.filter_map(|&at| less_on_average(ranks, &together, at, true));
     found.unsure.extend(out);
+    let cost = |each: &Straggler| each.less.value * each.slow_part;
+    stragglers.sort_by(|a, b| cost(b).total_cmp(&cost(a)));
+    let most = stragglers.first().map_or(0.0, cost);
+    stragglers.retain(|each| cost(each) >= BESIDE * most);
+    let less = |each: &Unsure| each.others_waits.value - each.waits.value;
+    found.unsure.retain(|each| less(each) >= BESIDE * most);
     // Where most of the ranks wait less than the others, work is shared unevenly; nobody is late.
+    // Of two ranks each may have a part of the run in which it does.
     if 2 * stragglers.len() > together.len() {
         stragglers.clear();
     }
-    stragglers.sort_by(|a, b| cost(ranks, b).total_cmp(&cost(ranks, a)));
-    let most = stragglers.first().map_or(0.0, |first| cost(ranks, first));
-    stragglers.retain(|each| cost(ranks, each) >= BESIDE * most);
+    let most = stragglers.first().map_or(0.0, cost);
     found.ideal_step_s = Some(middle_s * (1.0 - most));
     found.stragglers = stragglers;
     found
-}
-
-/// What a straggler costs, as a share of the run's time.
-fn cost(ranks: &[Rank], straggler: &Straggler) -> f64 {
-    let bins = ranks
-        .get(straggler.rank)
-        .map_or(1, |rank| rank.facts.bins.len());
-    straggler.less.value * straggler.bins as f64 / bins.max(1) as f64
 }
 
 fn mean_step_s(rank: &Rank) -> f64 {
@@ -312,8 +313,12 @@ fn straggler(
         let least = series.least.get(*index).copied().unwrap_or(0.0);
         is_slow(**index) && share(index) <= least
     };
+    let without_cpu = |rank: &Rank| rank.share(is_slow, |times| times.of(Class::CpuWait)).value;
+    let slow_part = slow_s / rank.seconds().max(1e-9);
     Some(Ok(Straggler {
         rank: at,
+        without_cpu: without_cpu(rank) - without_cpu(other),
+        slow_part,
         waits,
         others_waits,
         less: less_share,
@@ -323,7 +328,7 @@ fn straggler(
         device_idles,
         changes,
         slow_step_s,
-        doing: doing(ranks, members, at, slow_s / rank.seconds().max(1e-9)),
+        doing: doing(ranks, members, at, slow_part),
     }))
 }
 

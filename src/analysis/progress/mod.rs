@@ -332,14 +332,20 @@ pub struct Counting {
     pub steps: Vec<Step>,
     /// Their numbers count from the program's start, and are exact.
     pub counts_from_start: bool,
+    /// Further steps that there may have been, by which numbers may be too low.
+    pub uncounted: u64,
 }
 
 /// How the steps of a process are counted; `None` if no counter was read.
 pub fn counting(profile: &Profile, process: ProcessId) -> Option<Counting> {
     let counted = series::count(profile, process)?;
+    let most = counted.most.unwrap_or(counted.steps);
+    let uncounted = most.saturating_sub(counted.steps);
+    let from_start = series::begins_with_program(profile) && counted.late_ns.is_none();
     Some(Counting {
         steps: series::listed(&counted),
-        counts_from_start: series::begins_with_program(profile) && counted.late_ns.is_none(),
+        counts_from_start: from_start && uncounted == 0,
+        uncounted,
     })
 }
 

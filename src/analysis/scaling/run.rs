@@ -71,7 +71,7 @@ impl Run {
         };
         let times = f64::from(ranks);
         let nccl = job.ranks.iter().any(|rank| rank.facts.nccl);
-        let computation = share(job, |times| times.classes[Class::Computation as usize]);
+        let computation = share(job, |times| times.of(Class::Computation));
         let communication = share(job, communication).filter(|_| !nccl);
         Self {
             name,
@@ -141,7 +141,7 @@ fn step_s(pace: &Pace) -> Mean {
 fn communication(times: &BinTimes) -> f32 {
     [Class::CommunicationCall, Class::CommunicationWait]
         .iter()
-        .map(|&class| times.classes[class as usize])
+        .map(|&class| times.of(class))
         .sum()
 }
 

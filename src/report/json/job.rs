@@ -1,6 +1,8 @@
 //! The answers for a job, for machines: JSON of a schema of its own.
 
+use crate::analysis::intervals::Share;
 use crate::analysis::job::Job;
+use crate::analysis::job::stragglers::Unsure;
 use crate::model::text::printable_json;
 use crate::report::tables::job::{ClockRow, RankRow, StragglerRow, clocks, ranks, straggler};
 use crate::torch::rules::RuleSet;
@@ -66,9 +68,23 @@ pub struct GroupRow {
     pub ideal_step_ms: Option<f64>,
     /// By descending cost.
     pub stragglers: Vec<StragglerRow>,
+    /// Ranks that wait less than the others, too unevenly to be sure.
+    pub perhaps: Vec<PerhapsRow>,
     /// Ranks with too few steps, and those that do not step together with the others.
     pub too_short: Vec<Option<u32>>,
     pub out_of_step: Vec<Option<u32>>,
+}
+
+/// A rank that may be one that the others wait for.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct PerhapsRow {
+    pub rank: Option<u32>,
+    pub pid: i32,
+    /// Its waits for others, and those of the median of the others, as shares of the time in steps.
+    pub waits: Share,
+    pub others_wait: Share,
+    /// Its steps have another length than the others'.
+    pub is_out_of_step: bool,
 }
 
 /// The report of a job.
@@ -119,12 +135,28 @@ pub fn job_report(job: &Job) -> JobReport {
                     .iter()
                     .filter_map(|each| straggler(job, each))
                     .collect(),
+                perhaps: found
+                    .unsure
+                    .iter()
+                    .filter_map(|each| perhaps(job, each))
+                    .collect(),
                 too_short: ids(&found.too_short),
                 out_of_step: ids(&found.out_of_step),
             })
             .collect(),
         ranks: ranks(job),
     }
+}
+
+fn perhaps(job: &Job, found: &Unsure) -> Option<PerhapsRow> {
+    let rank = job.ranks.get(found.rank)?;
+    Some(PerhapsRow {
+        rank: rank.facts.rank,
+        pid: rank.facts.pid,
+        waits: found.waits,
+        others_wait: found.others_waits,
+        is_out_of_step: found.is_out_of_step,
+    })
 }
 
 /// The JSON schema of what [`render_job_json`].

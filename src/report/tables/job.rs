@@ -153,6 +153,10 @@ pub struct StragglerRow {
     /// The difference: how much longer each step is for it.
     pub late: Share,
     pub late_ms: f64,
+    /// How much longer it waits for a CPU than the others, in each step.
+    pub cpu_wait_ms: f64,
+    /// Mean length of a step in the time in which it is slow.
+    pub slow_step_ms: f64,
     /// Bins of steps in which it is slow, and those in which it waited least of all.
     pub slow_bins: usize,
     pub last_in_bins: usize,
@@ -181,15 +185,20 @@ pub struct ChangeRow {
 pub fn straggler(job: &Job, found: &Straggler) -> Option<StragglerRow> {
     let rank = job.ranks.get(found.rank)?;
     let step_ms = found.slow_step_s * 1e3;
+    // Bins of ranks that lack other numbers of steps are compared.
+    let uncounted = job.ranks.iter().map(|each| each.facts.uncounted).max();
     let changes = found.changes.iter().filter_map(|since| {
         let bin = |at: usize| rank.facts.bins.get(at);
         let step = |at: usize| Some(bin(at)?.first_step(rank.facts.shift));
+        // The change is within the bin before or after the split.
+        let last = rank.facts.bins.len().saturating_sub(1);
+        let high = since.change.high.saturating_add(1).min(last);
         let at = bin(since.change.at)?;
         Some(ChangeRow {
             began: since.began,
             step: step(since.change.at)?,
-            step_low: step(since.change.low)?,
-            step_high: step(since.change.high)?,
+            step_low: step(since.change.low.saturating_sub(1))?,
+            step_high: step(high)?.saturating_add(uncounted.unwrap_or(0)),
             wall_ns: job.clock(rank.recording)?.reference_ns(at.start_ns),
             chance: since.chance,
         })
@@ -203,6 +212,8 @@ pub fn straggler(job: &Job, found: &Straggler) -> Option<StragglerRow> {
         others_wait: found.others_waits,
         late: found.less,
         late_ms: found.per_step_s * 1e3,
+        cpu_wait_ms: found.without_cpu * step_ms,
+        slow_step_ms: step_ms,
         slow_bins: found.bins,
         last_in_bins: found.last_in,
         gpu_idles: found.device_idles,

@@ -16,6 +16,13 @@ use crate::report::tables::job::{
 /// Ranks that are listed one by one.
 const MOST_RANKS: usize = 16;
 const MOST_LEFT_OUT: usize = 10;
+/// A time without a step is worth a word if it is as long as this, as so many steps, and as this
+/// part of the run.
+const STILL_NS: u64 = 10_000_000_000;
+const STILL_STEPS: u64 = 20;
+const STILL_PART: u64 = 20;
+/// This part of what a rank costs is a reason of its own.
+const MOSTLY: f64 = 0.5;
 /// Stragglers of a group.
 const MOST_STRAGGLERS: usize = 5;
 
@@ -63,6 +70,12 @@ pub(crate) fn about(job: &Job) -> Vec<String> {
             utc_time(first.started_wall_ns)
         ));
     }
+    if let Some(still_ns) = without_steps(job) {
+        all.push(format!(
+            "no step ended in the last {}: what ranks did then is in no table below, and in the report of each recording",
+            seconds(still_ns)
+        ));
+    }
     if !job.missing_ranks.is_empty() {
         let mut missing = job.missing_ranks.clone();
         all.push(format!(
@@ -71,6 +84,19 @@ pub(crate) fn about(job: &Job) -> Vec<String> {
         ));
     }
     all
+}
+
+/// The end of the run in which no rank made a step, if it is long, ns.
+fn without_steps(job: &Job) -> Option<u64> {
+    let after = job.ranks.iter().filter_map(|rank| {
+        let last = rank.facts.bins.last()?;
+        let end_ns = rank.facts.start_ns.saturating_add(rank.facts.wall_ns);
+        Some((end_ns.saturating_sub(last.end_ns), rank))
+    });
+    let (still_ns, rank) = after.min_by_key(|&(still_ns, _)| still_ns)?;
+    let mean_ns = (rank.seconds() * 1e9) as u64 / rank.facts.steps.max(1);
+    let long_ns = STILL_NS.max(mean_ns.saturating_mul(STILL_STEPS));
+    (still_ns >= long_ns.max(rank.facts.wall_ns / STILL_PART)).then_some(still_ns)
 }
 
 fn group_found(out: &mut String, job: &Job, group: &Group, found: &Compared) {
@@ -184,15 +210,29 @@ pub(crate) struct Late {
 }
 
 pub(crate) fn late(row: &StragglerRow, found: &Straggler, group: &Compared) -> Late {
-    let ideal = group.ideal_step_s.zip(group.step_s);
-    let costs = match ideal.filter(|_| group.stragglers.first() == Some(found)) {
-        Some((ideal, step)) => format!(
-            ": {} ms in place of {} ({:.2} x)",
-            milliseconds(step * 1e3),
-            milliseconds(ideal * 1e3),
-            step / ideal.max(f64::MIN_POSITIVE)
-        ),
-        None => String::new(),
+    let in_place_of = |step_ms: f64, ideal_ms: f64| {
+        format!(
+            "{} ms in place of {} ({:.2} x)",
+            milliseconds(step_ms),
+            milliseconds(ideal_ms),
+            step_ms / ideal_ms.max(f64::MIN_POSITIVE)
+        )
+    };
+    let run = group.step_s.zip(group.ideal_step_s);
+    let run = run.filter(|_| group.stragglers.first() == Some(found));
+    let run = run.map(|(step_s, ideal_s)| in_place_of(step_s * 1e3, ideal_s * 1e3));
+    let is_part = !row.changes.is_empty();
+    let costs = match is_part {
+        true => Some(in_place_of(
+            row.slow_step_ms,
+            row.slow_step_ms - row.late_ms,
+        )),
+        false => run.clone(),
+    };
+    let costs = costs.map_or(String::new(), |costs| format!(": {costs}"));
+    let (time, each) = match is_part {
+        true => ("time in which it is slow", "each step of that time"),
+        false => ("time", "each step"),
     };
     let half_ms = (row.late.high - row.late.low) / 2.0 / row.late.value.max(1e-9) * row.late_ms;
     let who = format!(
@@ -202,8 +242,8 @@ pub(crate) fn late(row: &StragglerRow, found: &Straggler, group: &Compared) -> L
         row.host
     );
     let how = format!(
-        "it waits for others {} of the time, their median {}; each step takes {} ms ±{} longer for \
-         it{costs}",
+        "it waits for others {} of the {time}, their median {}; {each} takes {} ms ±{} longer \
+         for it{costs}",
         share_of(&row.waits).trim(),
         share_of(&row.others_wait).trim(),
         milliseconds(row.late_ms),
@@ -219,6 +259,15 @@ pub(crate) fn late(row: &StragglerRow, found: &Straggler, group: &Compared) -> L
             change.step_high,
             utc_time(u64::try_from(change.wall_ns).unwrap_or(0)),
             change.chance
+        ));
+    }
+    if let Some(run) = run.filter(|_| is_part) {
+        more.push(format!("over the whole run a step takes {run}"));
+    }
+    if row.cpu_wait_ms >= MOSTLY * row.late_ms {
+        more.push(format!(
+            "it is runnable and without a CPU for {} ms of each step longer than the others: other programs or ranks have it",
+            milliseconds(row.cpu_wait_ms)
         ));
     }
     more.push(format!(
