@@ -78,7 +78,12 @@ pub fn request(profile: &Profile, job: Option<&str>) -> Option<Vec<u8>> {
         .then(|| request.encode_to_vec())
 }
 
-/// What is known of a process. Names: OpenTelemetry's semantic conventions 1.44, and torchspy's own.
+/// What is known of a process. Names: OpenTelemetry's semantic conventions 1.44, and torchspy's
+/// own.
+///
+/// Keys and values stand here and not in the dictionary's strings, as the protocol permits as well:
+/// the Collector resolves such references of what it receives only since its pull request 15794
+/// (August 2026), and Pyroscope does not (pkg/ingester/otlp/ingest_handler.go).
 fn resource(profile: &Profile, process: &ProfileProcess, job: Option<&str>) -> Resource {
     let trainer = match process.role {
         Role::DataLoaderWorker { trainer, .. } => trainer.and_then(|id| profile.process(id)),

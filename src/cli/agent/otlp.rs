@@ -3,7 +3,7 @@
 //!
 //! Source: "OTLP/HTTP" of OpenTelemetry's specification (opentelemetry-proto 1.10.0,
 //! docs/specification.md), and the path of the signal in the Collector's receiver
-//! (receiver/otlpreceiver/config.go).
+//! (receiver/otlpreceiver/factory.go).
 
 use super::push::{Interval, Message, Receiver};
 use crate::model::profile::Profile;
