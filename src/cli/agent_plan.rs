@@ -25,8 +25,9 @@ pub(crate) struct AgentPlan {
     pub(crate) keep: Duration,
     pub(crate) hang_after: Duration,
     pub(crate) ring: Option<RingPlan>,
-    /// An address of http or https.
+    /// Addresses of http or https.
     pub(crate) pyroscope: Option<String>,
+    pub(crate) otlp: Option<String>,
     /// `None`: no end.
     pub(crate) duration: Option<Duration>,
     pub(crate) regions: Vec<Region>,
@@ -56,16 +57,12 @@ impl AgentPlan {
                 "1s at least: what is renewed costs CPU time",
             ));
         }
-        if let Some(url) = &arguments.pyroscope
-            && !["http://", "https://"]
-                .iter()
-                .any(|start| url.starts_with(start))
-        {
-            return Err(Failure::usage(
-                format!("--pyroscope {url} is no address of http or https"),
-                "the address of the server: http://pyroscope:4040",
-            ));
-        }
+        check_url(
+            "--pyroscope",
+            arguments.pyroscope.as_deref(),
+            "pyroscope:4040",
+        )?;
+        check_url("--otlp", arguments.otlp.as_deref(), "collector:4318")?;
         let rules = Rules::read(arguments.attribution.rules.as_deref())?;
         let duration = arguments.duration.as_deref();
         Ok(Self {
@@ -98,11 +95,23 @@ impl AgentPlan {
                 most_bytes: arguments.ring_mb.saturating_mul(1_000_000),
             }),
             pyroscope: arguments.pyroscope,
+            otlp: arguments.otlp,
             duration: duration
                 .map(|text| parse_duration_of("--duration", text))
                 .transpose()?,
             regions: regions::parse(&arguments.attribution.region)?,
             rules,
         })
+    }
+}
+
+fn check_url(option: &str, url: Option<&str>, server: &str) -> Result<(), Failure> {
+    let is_url = |url: &str| url.starts_with("http://") || url.starts_with("https://");
+    match url {
+        Some(url) if !is_url(url) => Err(Failure::usage(
+            format!("{option} {url} is no address of http or https"),
+            format!("the address of the server: http://{server}"),
+        )),
+        _ => Ok(()),
     }
 }

@@ -300,6 +300,10 @@ pub(crate) struct AgentArguments {
     /// Send profiles to this Pyroscope each 15 s: http://HOST:4040
     #[arg(long, value_name = "URL")]
     pub(crate) pyroscope: Option<String>,
+    /// Send profiles to this receiver of OTLP each 15 s, http://HOST:4318 (experimental: the
+    /// protocol's profiles are not stable)
+    #[arg(long, value_name = "URL")]
+    pub(crate) otlp: Option<String>,
     /// End after this time
     #[arg(short, long, value_name = "TIME")]
     pub(crate) duration: Option<String>,

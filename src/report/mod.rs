@@ -23,6 +23,7 @@ pub mod markdown;
 mod markers;
 pub mod mlflow;
 pub mod naming;
+pub mod otlp;
 pub mod page;
 pub mod parquet;
 pub mod part;

@@ -113,6 +113,36 @@ pub fn render_with(
     gzip.finish().map(drop)
 }
 
+/// Where a frame is, in words that are clean.
+pub(super) struct Place {
+    pub(super) name: String,
+    /// Empty for frames that are no code.
+    pub(super) file: String,
+    /// The first line of a Python function; 0 for others.
+    pub(super) first_line: u32,
+    /// The source line; 0 where unknown.
+    pub(super) line: u32,
+}
+
+impl Place {
+    pub(super) fn of(view: &View<'_>, shown: Shown) -> Self {
+        match (view.function(shown), shown) {
+            (Some(function), Shown::Code { line, .. }) => Self {
+                name: label::clean(function.shown_name(), LONG),
+                file: label::clean(view.file(function), LONG),
+                first_line: function.first_line,
+                line,
+            },
+            _ => Self {
+                name: view.label(shown),
+                file: String::new(),
+                first_line: 0,
+                line: 0,
+            },
+        }
+    }
+}
+
 #[derive(Default)]
 struct File {
     content: Message,
@@ -147,18 +177,12 @@ impl File {
         if let Some(&known) = self.locations.get(&shown) {
             return known;
         }
-        let (name, file, first, line) = match (view.function(shown), shown) {
-            (Some(function), Shown::Code { line, .. }) => {
-                let file = label::clean(view.file(function), LONG);
-                (
-                    label::clean(function.shown_name(), LONG),
-                    file,
-                    function.first_line,
-                    line,
-                )
-            }
-            _ => (view.label(shown), String::new(), 0, 0),
-        };
+        let Place {
+            name,
+            file,
+            first_line,
+            line,
+        } = Place::of(view, shown);
         let (name, file) = (self.text(&name), self.text(&file));
         let next = self.functions.len() as u64 + 1;
         let function_id = *self.functions.entry((name, file)).or_insert(next);
@@ -168,7 +192,7 @@ impl File {
                 .number(function::NAME, name)
                 .number(function::SYSTEM_NAME, name)
                 .number(function::FILE, file)
-                .number(function::FIRST_LINE, first.into());
+                .number(function::FIRST_LINE, first_line.into());
             self.add(fields::FUNCTION, &content);
         }
         let id = self.locations.len() as u64 + 1;

@@ -158,6 +158,7 @@ fn other_addresses_are_not_found_and_wrong_options_have_hints() {
         (vec!["--every", "10ms"], 2),
         (vec!["--rate", "0"], 2),
         (vec!["--pyroscope", "pyroscope:4040"], 2),
+        (vec!["--otlp", "collector:4318"], 2),
         (vec!["--ring", "/proc/none"], 1),
     ] {
         let mut command = Command::new(TORCHSPY);

@@ -126,6 +126,13 @@ pub fn objects_python() -> Option<PathBuf> {
     or_skip(found, reason)
 }
 
+/// The Python that has the messages of OTLP.
+pub fn otlp_python() -> Option<PathBuf> {
+    let found = below(cache(), "otlp-", "bin/python");
+    let reason = "no messages of OTLP (scripts/torch-env otlp makes them)";
+    or_skip(found, reason)
+}
+
 /// MLflow's own program.
 pub fn mlflow() -> Option<PathBuf> {
     let found = below(cache(), "mlflow-", "bin/mlflow");

@@ -13,6 +13,7 @@ mod folded;
 mod in_browser;
 mod json_schema;
 mod markdown;
+mod otlp;
 mod page;
 mod parquet;
 mod perfetto;

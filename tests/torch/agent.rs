@@ -1,10 +1,10 @@
 //! `torchspy agent` on a real trainer, scraped by a real Prometheus: its figures are those that the
 //! trainer counted itself.
 
+use crate::agent_push::receiver;
 use crate::faults::{TORCHSPY, Target, program};
 use crate::installed::prometheus;
 use crate::native_live::torch_python;
-use flate2::read::GzDecoder;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use regex::Regex;
@@ -14,21 +14,20 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 /// How long a figure may take to come, on a machine whose CPUs others use.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An agent for one job, killed when this is dropped.
-struct Agent {
+pub(crate) struct Agent {
     child: Child,
     address: String,
     started: Instant,
 }
 
 impl Agent {
-    fn start(job: &str, options: &[&str]) -> Self {
+    pub(crate) fn start(job: &str, options: &[&str]) -> Self {
         Self::start_with(job, options, &[])
     }
 
@@ -70,7 +69,7 @@ impl Agent {
     }
 
     /// Scrapes until a figure is as it should be.
-    fn until(&self, what: &str, is_so: impl Fn(&Scrape) -> bool) -> Scrape {
+    pub(crate) fn until(&self, what: &str, is_so: impl Fn(&Scrape) -> bool) -> Scrape {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let scrape = self.scrape();
@@ -91,7 +90,7 @@ impl Agent {
         })
     }
 
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
         assert!(self.child.wait().unwrap().success());
     }
@@ -104,7 +103,7 @@ impl Drop for Agent {
     }
 }
 
-struct Scrape(BTreeMap<String, f64>);
+pub(crate) struct Scrape(BTreeMap<String, f64>);
 
 impl Scrape {
     fn named<'s>(&'s self, name: &'s str) -> impl Iterator<Item = (&'s String, f64)> {
@@ -113,11 +112,11 @@ impl Scrape {
         all.filter(move |(series, _)| of_name(series))
     }
 
-    fn sum(&self, name: &str) -> f64 {
+    pub(crate) fn sum(&self, name: &str) -> f64 {
         self.named(name).map(|(_, value)| value).sum()
     }
 
-    fn with(&self, name: &str, label: &str) -> f64 {
+    pub(crate) fn with(&self, name: &str, label: &str) -> f64 {
         let all = self.named(name);
         all.filter(|(series, _)| series.contains(label))
             .map(|(_, value)| value)
@@ -136,7 +135,7 @@ fn get(address: &str, path: &str) -> String {
 }
 
 /// A trainer of a job of its own, which trains when it is told to.
-fn trainer(job: &str) -> Option<Target> {
+pub(crate) fn trainer(job: &str) -> Option<Target> {
     let python = torch_python()?;
     let mut command = Command::new(python);
     command
@@ -159,7 +158,7 @@ fn trainer(job: &str) -> Option<Target> {
 }
 
 /// Trains; the steps and the seconds that the trainer counted.
-fn train(target: &mut Target) -> (f64, f64) {
+pub(crate) fn train(target: &mut Target) -> (f64, f64) {
     target.tell("for 5");
     let counted: Value = serde_json::from_str(&target.line()).unwrap();
     (
@@ -381,7 +380,7 @@ fn energy_and_idle_time_are_those_of_the_ranks_gpu() {
     let Some(mut target) = trainer(&job) else {
         return;
     };
-    let (url, _profiles) = pyroscope();
+    let (url, _profiles) = receiver("");
     let own = std::env::current_exe().unwrap();
     let library = own.parent().unwrap().join("libnvml_double.so");
     let folder = tempfile::tempdir().unwrap();
@@ -430,75 +429,4 @@ fn energy_and_idle_time_are_those_of_the_ranks_gpu() {
     let used = names(&board);
     assert!(used.is_subset(&known), "{used:?} of {known:?}");
     assert_eq!(names(&page), known);
-}
-
-/// A Pyroscope that takes whatever is sent to it: the request's line, and its body.
-fn pyroscope() -> (String, Receiver<(String, Vec<u8>)>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let (sender, received) = channel();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = BufReader::new(stream.unwrap());
-            let (mut request, mut line, mut length) = (String::new(), String::new(), 0);
-            while stream.read_line(&mut line).unwrap() > 2 {
-                let lower = line.to_lowercase();
-                if let Some(bytes) = lower.strip_prefix("content-length:") {
-                    length = bytes.trim().parse().unwrap();
-                }
-                request.push_str(&line);
-                line.clear();
-            }
-            let mut body = vec![0; length];
-            stream.read_exact(&mut body).unwrap();
-            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-            stream.get_mut().write_all(answer).unwrap();
-            if sender.send((request, body)).is_err() {
-                return;
-            }
-        }
-    });
-    (format!("http://{address}"), received)
-}
-
-#[test]
-fn profiles_come_to_pyroscope() {
-    let job = format!("agent-push-{}", std::process::id());
-    let Some(mut target) = trainer(&job) else {
-        return;
-    };
-    let (url, received) = pyroscope();
-    let agent = Agent::start(&job, &["--pyroscope", &url]);
-    agent.until("no trainer was found", |scrape| {
-        scrape.sum("torchspy_phase_seconds_total") > 0.0
-    });
-    train(&mut target);
-    // The last profile comes when the trainer ends, before its 15 s are over.
-    drop(target);
-    let (request, body) = received.recv_timeout(PATIENCE).unwrap();
-    let line = request.lines().next().unwrap();
-    assert!(line.starts_with("POST /ingest?name=torchspy%7B"), "{line}");
-    for part in [
-        job.as_str(),
-        "rank%3D3",
-        "&from=",
-        "&until=",
-        "&format=pprof",
-    ] {
-        assert!(line.contains(part), "{part}: {line}");
-    }
-    let mut profile = Vec::new();
-    GzDecoder::new(&body[..]).read_to_end(&mut profile).unwrap();
-    // The strings of the profile: labels of closed sets only, and the trainer's own function.
-    let has = |text: &str| {
-        profile
-            .windows(text.len())
-            .any(|part| part == text.as_bytes())
-    };
-    assert!(has("backward") && has("main") && has("phase"));
-    assert!(!has("thread\u{12}") && has("nanoseconds"));
-    agent.until("it is not counted", |scrape| {
-        scrape.with("torchspy_pushes_total", "result=\"sent\"") > 0.0
-    });
-    agent.end();
 }

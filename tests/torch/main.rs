@@ -10,6 +10,7 @@ use faults::marked;
 use std::process::{Command, Stdio};
 
 mod agent;
+mod agent_push;
 mod backward;
 mod compile;
 mod diff;

@@ -101,7 +101,7 @@ impl Metrics {
             "unclassified_ratio", metrics.unclassified, "Share of the training thread's time that no rule classified";
             "gpu_info", metrics.gpu_info, "The GPU that a rank uses, as dcgm-exporter labels it";
             "overhead_seconds", metrics.overhead, "Cost of the agent: its CPU time, and time in which it stopped threads of trainers";
-            "pushes", metrics.pushes, "Profiles that were sent to Pyroscope, by result";
+            "pushes", metrics.pushes, "Profiles that were sent, by receiver and result";
             "trainers", metrics.trainers, "Trainers and launchers that are sampled";
             "ranks_left_out", metrics.not_shown, "Ranks without series, because there are too many";
             "start_time_seconds", started, "Start of the agent, since 1970: counters begin at 0 then";
@@ -186,8 +186,11 @@ impl Metrics {
     }
 
     /// Counts a profile that was sent, or not.
-    pub(crate) fn add_push(&mut self, result: &str) {
-        let labels = vec![("result", result.to_owned())];
+    pub(crate) fn add_push(&mut self, receiver: &str, result: &str) {
+        let labels = [("receiver", receiver), ("result", result)];
+        let labels = labels
+            .map(|(name, value)| (name, value.to_owned()))
+            .to_vec();
         self.pushes.get_or_create_owned(&labels).inc();
     }
 

@@ -7,9 +7,12 @@
 //! | [`watched`] | a trainer, or a launcher with its ranks, that is sampled |
 //! | [`standstill`] | whether a session that does not move hangs |
 //! | [`ring`] | recordings of the last minutes |
-//! | [`pyroscope`] | sends profiles |
+//! | [`push`] | sends profiles to receivers |
+//! | [`pyroscope`], [`otlp`] | what these receivers take |
 
 pub(super) mod metrics;
+pub(super) mod otlp;
+pub(super) mod push;
 pub(super) mod pyroscope;
 pub(super) mod ring;
 pub(super) mod server;

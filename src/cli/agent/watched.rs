@@ -1,7 +1,7 @@
 //! A trainer, or a launcher with its ranks, that the agent samples.
 
 use super::metrics::Metrics;
-use super::pyroscope::{self, Interval, Pyroscope};
+use super::push::{self, Interval, Push};
 use super::ring::{Ring, RingFile};
 use super::standstill::Standstill;
 use crate::cli::agent_plan::AgentPlan;
@@ -19,7 +19,7 @@ use crate::report::naming::utc;
 use crate::sampling::session::{Session, SessionOptions};
 use crate::torch::job::JobPlace;
 use crossbeam_channel::Receiver;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Steps whose median time a hang lasts for at least, as of `torchspy watch`.
@@ -120,16 +120,16 @@ impl Watched {
     pub(crate) fn take(
         &mut self,
         metrics: &Mutex<Metrics>,
-        pyroscope: Option<&Pyroscope>,
+        pushes: &[Push],
         job: &[i32],
         mut hangs: bool,
     ) {
         while let Ok(segment) = self.segments.try_recv() {
             let stopped_ns = segment.sideband.quality.stops.total_ns();
             let end_ns = segment.end_ns;
-            if let Some(pyroscope) = pyroscope {
+            if !pushes.is_empty() {
                 self.unsent.push(segment.clone());
-                self.send(pyroscope, segment.last);
+                self.send(pushes, segment.last);
             }
             let now = Instant::now();
             let ranks = self.follower.add(segment);
@@ -146,24 +146,26 @@ impl Watched {
     }
 
     /// Sends a profile if its time is over.
-    fn send(&mut self, pyroscope: &Pyroscope, is_last: bool) {
+    fn send(&mut self, pushes: &[Push], is_last: bool) {
         let (Some(first), Some(last)) = (self.unsent.first(), self.unsent.last()) else {
             return;
         };
         let length = Duration::from_nanos(last.end_ns.saturating_sub(first.start_ns));
         // Segments end a little late.
-        if length.mul_f64(1.05) < pyroscope::EVERY && !is_last {
+        if length.mul_f64(1.05) < push::EVERY && !is_last {
             return;
         }
         let mut run = self.follower.run().clone();
         let clocks = clock_pair();
         (run.started_ns, run.started_wall_ns) = (clocks.monotonic_ns, clocks.wall_ns);
-        pyroscope.send(Interval {
-            node: run.host.clone(),
+        let interval = Arc::new(Interval {
             run,
             segments: std::mem::take(&mut self.unsent),
             job: self.place.job.clone(),
         });
+        for push in pushes {
+            push.send(Arc::clone(&interval));
+        }
     }
 
     /// Ends the file of the ring when its time is over, and begins the next.
@@ -202,14 +204,14 @@ impl Watched {
     }
 
     /// Ends sampling, and takes what was sampled last.
-    pub(crate) fn end(mut self, metrics: &Mutex<Metrics>, pyroscope: Option<&Pyroscope>) {
+    pub(crate) fn end(mut self, metrics: &Mutex<Metrics>, pushes: &[Push]) {
         if let Some(session) = self.session.take() {
             let ended = session.stop().map(|end| end.error);
             if let Ok(Some(error)) = ended {
                 messages::warning(&format!("process {}: {error}", self.pid));
             }
         }
-        self.take(metrics, pyroscope, &[], false);
+        self.take(metrics, pushes, &[], false);
         if let Err(error) = self.sink.end_recording()
             && !self.is_file_lost
         {

@@ -1,7 +1,9 @@
 //! `torchspy agent`: samples the trainers of this machine, and serves figures.
 
 use crate::cli::agent::metrics::Metrics;
-use crate::cli::agent::pyroscope::Pyroscope;
+use crate::cli::agent::otlp::OTLP;
+use crate::cli::agent::push::Push;
+use crate::cli::agent::pyroscope::PYROSCOPE;
 use crate::cli::agent::ring::Ring;
 use crate::cli::agent::server::serve;
 use crate::cli::agent::watched::Watched;
@@ -57,12 +59,13 @@ pub(crate) fn run(plan: AgentPlan) -> Result<ExitCode, Failure> {
         .name("torchspy-serve".to_owned())
         .spawn(move || serve(listener, served))
         .map_err(Failure::new)?;
-    let pyroscope = plan
-        .pyroscope
-        .as_ref()
-        .map(|url| Pyroscope::start(url, plan.rules.set, Arc::clone(&metrics)));
+    let receivers = [(PYROSCOPE, &plan.pyroscope), (OTLP, &plan.otlp)];
+    let pushes = receivers.into_iter().filter_map(|(receiver, url)| {
+        let url = url.as_ref()?;
+        Some(Push::start(receiver, url, plan.rules.set, &metrics))
+    });
     let agent = Agent {
-        pyroscope: pyroscope.transpose()?,
+        pushes: pushes.collect::<Result<_, _>>()?,
         plan,
         signals,
         metrics,
@@ -81,7 +84,7 @@ struct Agent {
     signals: Signals,
     metrics: Arc<Mutex<Metrics>>,
     ring: Option<Ring>,
-    pyroscope: Option<Pyroscope>,
+    pushes: Vec<Push>,
     watched: Vec<Watched>,
     /// Processes that could not be sampled, with what names them besides the pid, and when.
     refused: FxHashMap<i32, (u64, Instant)>,
@@ -144,7 +147,7 @@ impl Agent {
 
     /// Takes what was sampled, and ends what is over.
     fn take(&mut self) {
-        let (metrics, pyroscope) = (&self.metrics, self.pyroscope.as_ref());
+        let (metrics, pushes) = (&self.metrics, &self.pushes);
         let all = self.watched.iter();
         let all: Vec<(i32, Option<String>, bool)> = all
             .map(|watched| (watched.pid, watched.job().cloned(), watched.hangs()))
@@ -156,7 +159,7 @@ impl Agent {
             };
             let pids: Vec<i32> = all.iter().filter(is_of_job).map(|other| other.0).collect();
             let hangs = all.iter().find(is_of_job).is_some_and(|first| first.2);
-            watched.take(metrics, pyroscope, &pids, hangs);
+            watched.take(metrics, pushes, &pids, hangs);
             if let Some(ring) = &self.ring {
                 watched.turn(ring);
             }
@@ -167,7 +170,7 @@ impl Agent {
             .collect();
         for watched in ended {
             messages::note(&format!("process {} has ended", watched.pid));
-            watched.end(metrics, pyroscope);
+            watched.end(metrics, pushes);
         }
         if let Some(ring) = &self.ring
             && Instant::now() >= self.tidy
@@ -214,7 +217,7 @@ impl Agent {
 
     fn end(&mut self) {
         for watched in self.watched.drain(..) {
-            watched.end(&self.metrics, self.pyroscope.as_ref());
+            watched.end(&self.metrics, &self.pushes);
         }
     }
 }

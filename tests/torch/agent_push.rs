@@ -1,0 +1,169 @@
+//! What `torchspy agent` sends to receivers of profiles.
+
+use crate::agent::{Agent, PATIENCE, train, trainer};
+use crate::faults::program;
+use crate::installed::otlp_python;
+use flate2::read::GzDecoder;
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::process::Command;
+use std::sync::mpsc::{Receiver, channel};
+
+/// A receiver that answers all that is sent to it with `answer`: the request's head, and its body.
+pub(crate) fn receiver(answer: &'static str) -> (String, Receiver<(String, Vec<u8>)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, received) = channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = BufReader::new(stream.unwrap());
+            let (mut request, mut line, mut length) = (String::new(), String::new(), 0);
+            while stream.read_line(&mut line).unwrap() > 2 {
+                let lower = line.to_lowercase();
+                if let Some(bytes) = lower.strip_prefix("content-length:") {
+                    length = bytes.trim().parse().unwrap();
+                }
+                request.push_str(&line);
+                line.clear();
+            }
+            let mut body = vec![0; length];
+            stream.read_exact(&mut body).unwrap();
+            let length = answer.len();
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n");
+            let answer = format!("{head}Connection: close\r\n\r\n{answer}");
+            stream.get_mut().write_all(answer.as_bytes()).unwrap();
+            if sender.send((request, body)).is_err() {
+                return;
+            }
+        }
+    });
+    (format!("http://{address}"), received)
+}
+
+/// Samples a trainer of this job until it ends, which is before the 15 s of a profile are over.
+fn sample(job: &str, options: &[&str]) -> Option<Agent> {
+    let mut target = trainer(job)?;
+    let agent = Agent::start(job, options);
+    agent.until("no trainer was found", |scrape| {
+        scrape.sum("torchspy_phase_seconds_total") > 0.0
+    });
+    train(&mut target);
+    Some(agent)
+}
+
+fn plain(body: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::new();
+    GzDecoder::new(body).read_to_end(&mut plain).unwrap();
+    plain
+}
+
+#[test]
+fn profiles_come_to_pyroscope() {
+    let job = format!("agent-push-{}", std::process::id());
+    let (url, received) = receiver("");
+    let Some(agent) = sample(&job, &["--pyroscope", &url]) else {
+        return;
+    };
+    let (request, body) = received.recv_timeout(PATIENCE).unwrap();
+    let line = request.lines().next().unwrap();
+    assert!(line.starts_with("POST /ingest?name=torchspy%7B"), "{line}");
+    for part in [
+        job.as_str(),
+        "rank%3D3",
+        "&from=",
+        "&until=",
+        "&format=pprof",
+    ] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    let profile = plain(&body);
+    // The strings of the profile: labels of closed sets only, and the trainer's own function.
+    let has = |text: &str| {
+        profile
+            .windows(text.len())
+            .any(|part| part == text.as_bytes())
+    };
+    assert!(has("backward") && has("main") && has("phase"));
+    assert!(!has("thread\u{12}") && has("nanoseconds"));
+    let sent = "receiver=\"pyroscope\",result=\"sent\"";
+    agent.until("it is not counted", |scrape| {
+        scrape.with("torchspy_pushes_total", sent) > 0.0
+    });
+    agent.end();
+}
+
+/// One receiver takes it, the other says that it does not.
+#[test]
+fn profiles_come_to_a_receiver_of_otlp_whatever_another_says() {
+    let job = format!("agent-otlp-{}", std::process::id());
+    let (url, received) = receiver("");
+    // No answer of OTLP's, but Pyroscope's does not matter.
+    let (other, _received) = receiver("<html>");
+    let options = ["--otlp", &url, "--pyroscope", &other];
+    let Some(agent) = sample(&job, &options) else {
+        return;
+    };
+    let (request, body) = received.recv_timeout(PATIENCE).unwrap();
+    let head = request.to_lowercase();
+    let line = head.lines().next().unwrap();
+    assert!(line.starts_with("post /v1development/profiles "), "{line}");
+    for field in [
+        "content-type: application/x-protobuf",
+        "content-encoding: gzip",
+    ] {
+        assert!(head.contains(field), "{head}");
+    }
+    for receiver in ["otlp", "pyroscope"] {
+        let sent = format!("receiver=\"{receiver}\",result=\"sent\"");
+        agent.until("it is not counted", |scrape| {
+            scrape.with("torchspy_pushes_total", &sent) > 0.0
+        });
+    }
+    agent.end();
+    let Some(python) = otlp_python() else {
+        return;
+    };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), plain(&body)).unwrap();
+    let output = Command::new(python)
+        .arg(program("read_otlp.py"))
+        .arg(file.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let resources: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let [trainer] = &resources[..] else {
+        panic!("{resources:#?}");
+    };
+    assert_eq!(trainer["resource"]["torchspy.job"], job);
+    assert_eq!(trainer["resource"]["torchspy.rank"], 3);
+    // Of the last 15 s at most: all of the training thread's time.
+    let samples = trainer["samples"].as_array().unwrap();
+    let of_training = samples
+        .iter()
+        .filter(|sample| sample["labels"]["torchspy.thread"] == "training");
+    let ns: u64 = of_training
+        .map(|sample| sample["ns"].as_u64().unwrap())
+        .sum();
+    let length = trainer["length_ns"].as_u64().unwrap();
+    assert!(ns > length / 2 && ns <= length, "{ns} of {length}");
+}
+
+/// What is not taken is counted for the receiver that did not take it.
+#[test]
+fn what_a_receiver_of_otlp_rejects_has_failed() {
+    let job = format!("agent-reject-{}", std::process::id());
+    // partial_success: rejected_profiles 1, error_message "full".
+    let (url, _received) = receiver("\x0a\x08\x08\x01\x12\x04full");
+    let Some(agent) = sample(&job, &["--otlp", &url]) else {
+        return;
+    };
+    let failed = "receiver=\"otlp\",result=\"failed\"";
+    let scrape = agent.until("it is not counted", |scrape| {
+        scrape.with("torchspy_pushes_total", failed) > 0.0
+    });
+    assert_eq!(scrape.with("torchspy_pushes_total", "\"sent\""), 0.0);
+    agent.end();
+}
