@@ -18,6 +18,8 @@ pub struct RankRow {
     pub rank: Option<u32>,
     pub pid: i32,
     pub host: String,
+    /// Where it is in its parallel groups: `dp=1, tp=0`; empty if that is not known.
+    pub groups: String,
     /// Its recording.
     pub file: String,
     /// Steps whose length is known, and their mean length.
@@ -56,6 +58,7 @@ fn rank_row(job: &Job, at: usize, rank: &Rank) -> RankRow {
         rank: rank.facts.rank,
         pid: rank.facts.pid,
         host: rank.host.clone(),
+        groups: job.parallel.place(rank.facts.rank),
         file: file.map_or(String::new(), |recording| recording.file.clone()),
         steps: rank.facts.steps,
         step_ms: has_steps.then_some(step_ms),
@@ -94,6 +97,7 @@ pub const RANKS: &[Column<RankRow>] = &[
     Column::new(Kind::Id, "rank", "rank", |row: &RankRow| id(row.rank)).width(6),
     Column::data(Kind::Id, "pid", |row| Value::Count(i64::from(row.pid))),
     Column::data(Kind::Text, "host", |row| Value::text(&row.host)),
+    Column::data(Kind::Text, "groups", |row| Value::text(&row.groups)),
     Column::data(Kind::Text, "file", |row| Value::text(&row.file)),
     Column::data(Kind::Count, "steps", |row| Value::Count(row.steps as i64)),
     Column::new(Kind::Milliseconds, "step_ms", "ms/step", |row| {
@@ -146,6 +150,8 @@ pub struct StragglerRow {
     pub rank: Option<u32>,
     pub pid: i32,
     pub host: String,
+    /// Where it is in its parallel groups: `dp=1, tp=0`; empty if that is not known.
+    pub groups: String,
     /// Its waits for others, and those of the median of the others, as shares of the time in which
     /// it is slow.
     pub waits: Share,
@@ -199,6 +205,7 @@ pub fn straggler(job: &Job, found: &Straggler) -> Option<StragglerRow> {
         rank: rank.facts.rank,
         pid: rank.facts.pid,
         host: rank.host.clone(),
+        groups: job.parallel.place(rank.facts.rank),
         waits: found.waits,
         others_wait: found.others_waits,
         late: found.less,

@@ -5,7 +5,9 @@ use super::table::TextTable;
 use super::{line, sentence};
 use crate::analysis::job::Job;
 use crate::analysis::job::mesh::Group;
+use crate::analysis::job::parallel::sizes;
 use crate::analysis::job::stragglers::{Compared, Straggler};
+use crate::model::parallel::GroupSource;
 use crate::report::command::shown_command;
 use crate::report::label::ranges;
 use crate::report::naming::utc_time;
@@ -70,7 +72,27 @@ pub(crate) fn about(job: &Job) -> Vec<String> {
             ranges(&mut missing)
         ));
     }
+    all.push(parallel(job));
     all
+}
+
+/// Which groups ranks are compared in, and how these are known.
+fn parallel(job: &Job) -> String {
+    let parallel = &job.parallel;
+    match (&parallel.conflict, parallel.source) {
+        (Some(conflict), _) => format!(
+            "parallel groups are not used, ranks contradict each other: {}; --mesh names them",
+            printable(conflict)
+        ),
+        (None, GroupSource::None) => {
+            "no parallel groups are known: all ranks are compared with each other".to_owned()
+        }
+        (None, source) => format!(
+            "parallel groups: {} ({})",
+            printable(&sizes(&parallel.dimensions)),
+            source.name()
+        ),
+    }
 }
 
 fn group_found(out: &mut String, job: &Job, group: &Group, found: &Compared) {
@@ -195,8 +217,12 @@ pub(crate) fn late(row: &StragglerRow, found: &Straggler, group: &Compared) -> L
         None => String::new(),
     };
     let half_ms = (row.late.high - row.late.low) / 2.0 / row.late.value.max(1e-9) * row.late_ms;
+    let place = match row.groups.is_empty() {
+        true => String::new(),
+        false => format!("; {}", printable(&row.groups)),
+    };
     let who = format!(
-        "{} (pid {} on {}) arrives last",
+        "{} (pid {} on {}{place}) arrives last",
         rank_name(row.rank, row.pid),
         row.pid,
         row.host
