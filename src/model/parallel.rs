@@ -1,8 +1,9 @@
 //! Parallel groups of a rank: the ranks that it computes with along each dimension of a device
 //! mesh.
 //!
-//! As text: `dp=0-24:8;tp=0-7`, dimensions from the outermost to the innermost. Ranks with a constant
-//! distance are a run, so a rank of a regular mesh of 10,000 ranks needs some tens of bytes.
+//! As text: `dp=0-24:8;tp=0-7`, dimensions from the outermost to the innermost. Ranks with a
+//! constant distance are a run, so a rank of a regular mesh of 10,000 ranks needs some tens of
+//! bytes.
 
 use super::named::named;
 use serde::{Deserialize, Serialize};

@@ -97,7 +97,6 @@ pub const RANKS: &[Column<RankRow>] = &[
     Column::new(Kind::Id, "rank", "rank", |row: &RankRow| id(row.rank)).width(6),
     Column::data(Kind::Id, "pid", |row| Value::Count(i64::from(row.pid))),
     Column::data(Kind::Text, "host", |row| Value::text(&row.host)),
-    Column::data(Kind::Text, "groups", |row| Value::text(&row.groups)),
     Column::data(Kind::Text, "file", |row| Value::text(&row.file)),
     Column::data(Kind::Count, "steps", |row| Value::Count(row.steps as i64)),
     Column::new(Kind::Milliseconds, "step_ms", "ms/step", |row| {
@@ -127,6 +126,7 @@ pub const RANKS: &[Column<RankRow>] = &[
     Column::data(Kind::Count, "arrives_last", |row| {
         Value::Flag(row.arrives_last)
     }),
+    Column::data(Kind::Text, "groups", |row| Value::text(&row.groups)),
 ];
 
 /// A line at which a rank spends more time than the others.

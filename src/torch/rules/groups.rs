@@ -18,8 +18,8 @@ pub const MESH_ROOT: &str = "_root_mesh";
 /// A tensor with the ranks, whose shape is that of the mesh: up to 2.9 or so; a property
 /// afterwards.
 pub const MESH_TENSOR: &str = "mesh";
-/// The sizes: `_MeshLayout` (torch/distributed/_mesh_layout.py). 2.15: a tuple of `_FlatLayout`s, each
-/// with a tuple of sizes; before that a tuple of ints, or an int.
+/// The sizes: `_MeshLayout` (torch/distributed/_mesh_layout.py). 2.15: a tuple of `_FlatLayout`s,
+/// each with a tuple of sizes; before that a tuple of ints, or an int.
 pub const MESH_LAYOUT: &str = "_layout";
 /// See [`MESH_LAYOUT`].
 pub const LAYOUT_AXES: &str = "axes";
