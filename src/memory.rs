@@ -131,6 +131,29 @@ pub trait Memory {
     }
 }
 
+/// `N` bytes at each of `addresses`, by vectored reads.
+///
+/// # Errors
+/// As [`Memory::read_exact`], if one of them cannot be read.
+pub fn read_each<const N: usize>(
+    addresses: &[u64],
+    memory: &dyn Memory,
+) -> Result<Vec<[u8; N]>, ReadError> {
+    let mut all = vec![[0; N]; addresses.len()];
+    let mut requests: Vec<ReadRequest<'_>> = addresses
+        .iter()
+        .zip(&mut all)
+        .map(|(&address, bytes)| ReadRequest {
+            address,
+            buffer: bytes,
+            result: Ok(()),
+        })
+        .collect();
+    memory.read_many(&mut requests);
+    requests.iter().try_for_each(|request| request.result)?;
+    Ok(all)
+}
+
 impl<M: Memory + ?Sized> Memory for &M {
     fn read_exact(&self, address: u64, buffer: &mut [u8]) -> Result<(), ReadError> {
         (**self).read_exact(address, buffer)

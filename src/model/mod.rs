@@ -21,6 +21,7 @@ pub mod named;
 pub mod nccl_ras;
 pub mod nn_module;
 pub mod operator;
+pub mod parallel;
 pub mod process;
 pub mod profile;
 pub mod progress;

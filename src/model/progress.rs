@@ -110,6 +110,9 @@ pub mod facts {
     pub const AFFINITY: &str = "affinity_cpus";
     /// The type of an autocast that was on the stack: `bfloat16`.
     pub const AUTOCAST: &str = "autocast";
+    /// The rank's groups along each dimension of a device mesh
+    /// ([`text_of`](crate::model::parallel::text_of)).
+    pub const DEVICE_MESH: &str = "device_mesh";
 }
 
 /// A reading of a counter that gave another value than the one before, or the first or the last

@@ -2,6 +2,7 @@
 //! and line, small enough that those of a thousand recordings fit into memory.
 
 use super::category::{Activity, Phase, SummaryRow};
+use super::parallel::GroupSource;
 use super::wait::WaitKind;
 use serde::{Deserialize, Serialize};
 
@@ -79,6 +80,8 @@ pub struct ReducedRank {
     pub local_rank: Option<u32>,
     /// What identifies its job: rendezvous, scheduler's id.
     pub job: Vec<String>,
+    /// Its parallel groups ([`text_of`](super::parallel::text_of)), and how they are known.
+    pub groups: Option<(GroupSource, String)>,
     /// Whether numbers of steps count from the program's start, and are exact.
     pub counts_from_start: bool,
     /// Steps that there may have been besides, by which numbers may be too low.

@@ -68,6 +68,7 @@ const KEPT_VARIABLES: &[&str] = &[
     "PET_NODE_RANK",
     "PET_RDZV_ID",
     "RAY_JOB_ID",
+    "TORCHSPY_MESH",
     "JOB_COMPLETION_INDEX",
     "TORCHSPY_JOB",
     "CUDA_VISIBLE_DEVICES",

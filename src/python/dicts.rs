@@ -82,6 +82,11 @@ impl TypeFacts {
         memory.read_exact(self.address, &mut head).is_ok() && identity(&head) == self.identity
     }
 
+    /// `tp_basicsize`, bytes.
+    pub fn basic_size(&self) -> u64 {
+        self.basic_size
+    }
+
     pub fn is_dict(&self) -> bool {
         self.flags & FLAG_DICT != 0
     }

@@ -1,5 +1,6 @@
 //! The place of a process in its job, from its environment and its command line.
 
+use crate::model::parallel::USERS_MESH;
 use std::path::Path;
 
 /// Variables in which a job sets the rank of a process: (rank, world size, local rank); the first
@@ -160,7 +161,9 @@ pub fn variables() -> impl Iterator<Item = &'static str> {
     let ranks = RANKS
         .iter()
         .flat_map(|&(rank, size, local)| [rank, size, local]);
-    ranks.chain(NODES.iter().chain(JOBS).copied())
+    ranks
+        .chain(NODES.iter().chain(JOBS).copied())
+        .chain([USERS_MESH])
 }
 
 fn value<'e>(environment: &'e [(String, String)], name: &str) -> Option<&'e str> {

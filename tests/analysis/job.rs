@@ -2,8 +2,11 @@
 
 use torchspy::analysis::job::clocks::Alignment;
 use torchspy::analysis::job::mesh::Mesh;
+use torchspy::analysis::job::parallel::Parallel;
+use torchspy::analysis::job::ranks::Rank;
 use torchspy::analysis::job::{Folded, Job};
 use torchspy::model::category::{Activity, Phase, SummaryRow};
+use torchspy::model::parallel::{GroupSource, text_of};
 use torchspy::model::reduction::{Bin, Place, ReducedRank, ReducedRow, Reduction, SyncEnd};
 use torchspy::model::wait::WaitKind;
 use torchspy::report::tables::job::straggler;
@@ -384,10 +387,7 @@ fn a_run_that_ends_without_steps_says_so() {
         each.ranks[0].wall_ns += 100_000_000_000;
     }
     let text = render_job(&answers(reductions, None), false);
-    assert!(
-        text.contains("no step ended in the last 100.0 s"),
-        "{text}"
-    );
+    assert!(text.contains("no step ended in the last 100.0 s"), "{text}");
 }
 
 /// What begins a run and ends it is no change of a rank's speed.
@@ -570,6 +570,109 @@ fn stages_of_a_pipeline_are_compared_with_themselves() {
     assert_eq!(late_ranks(&job), [0; 0]);
 }
 
+/// Ranks with the groups that each of them holds.
+fn with_groups(mut all: Vec<Reduction>, mesh: &Mesh) -> Vec<Reduction> {
+    for (rank, reduction) in (0..).zip(&mut all) {
+        let groups = text_of(&mesh.groups_of(rank).unwrap());
+        reduction.ranks[0].groups = Some((GroupSource::DeviceMesh, groups));
+    }
+    all
+}
+
+#[test]
+fn ranks_are_compared_in_the_groups_that_they_hold() {
+    let simulated = Simulated::default();
+    let mesh = Mesh::parse("pp=2,dp=2,tp=2").unwrap();
+    let mut all = with_groups(simulated.reductions(), &mesh);
+    let job = answers(all.clone(), None);
+    assert_eq!(job.parallel.source, GroupSource::DeviceMesh);
+    let groups = |job: &Job| -> Vec<(String, usize)> {
+        let all = job.groups.iter();
+        all.map(|(group, _)| (group.name.clone(), group.ranks.len()))
+            .collect()
+    };
+    let stages = [("pp=0".to_owned(), 4), ("pp=1".to_owned(), 4)];
+    assert_eq!(groups(&job), stages);
+    assert_eq!(late_ranks(&job), [5]);
+    let text = render_job(&job, false);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("parallel groups: pp=2, dp=2, tp=2 (device mesh)"),
+        "{text}"
+    );
+    assert!(
+        words.contains("rank 5 (pid 105 on node1; pp=1, dp=0, tp=1) arrives last"),
+        "{text}"
+    );
+
+    // Where ranks are that did not say it follows from their peers.
+    for rank in [1, 2, 4, 7] {
+        all[rank].ranks[0].groups = None;
+    }
+    assert_eq!(groups(&answers(all.clone(), None)), stages);
+
+    // Another mesh, and other ranks in a group: nothing is guessed.
+    for (other, why) in [
+        (
+            "pp=0,4;dp=5,7",
+            "rank 0 is on a mesh of pp=2, dp=2, tp=2, and rank 5 on one of pp=2, dp=2",
+        ),
+        (
+            "pp=1,5;dp=5,7;tp=4,7",
+            "rank 5 has the tp group 4,7, which is not what other ranks have",
+        ),
+        (
+            "pp=1,5;dp=4,6;tp=4,5",
+            "rank 5 has the dp group 4,6, which is not what other ranks have",
+        ),
+    ] {
+        let mut all = with_groups(simulated.reductions(), &mesh);
+        all[5].ranks[0].groups = Some((GroupSource::DeviceMesh, other.to_owned()));
+        let job = answers(all, None);
+        assert_eq!(job.parallel.source, GroupSource::None);
+        assert_eq!(job.parallel.conflict.as_deref(), Some(why));
+        assert_eq!(job.groups.len(), 1);
+        let text = render_job(&job, false);
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
+            words.contains("ranks contradict each other: rank"),
+            "{text}"
+        );
+    }
+}
+
+/// 10,000 ranks: what each holds is short, and all of it is put together in little time and memory.
+#[test]
+fn ten_thousand_ranks_hold_short_groups() {
+    let mesh = Mesh::parse("dp=625,pp=4,tp=4").unwrap();
+    let ranks: Vec<Rank> = (0..10_000)
+        .map(|number| Rank {
+            recording: 0,
+            host: String::new(),
+            facts: ReducedRank {
+                rank: Some(number),
+                groups: Some((
+                    GroupSource::DeviceMesh,
+                    text_of(&mesh.groups_of(number).unwrap()),
+                )),
+                ..ReducedRank::default()
+            },
+            times: Vec::new(),
+            own: Default::default(),
+            totals: Default::default(),
+        })
+        .collect();
+    let longest = ranks
+        .iter()
+        .map(|rank| rank.facts.groups.as_ref().unwrap().1.len());
+    assert!(longest.max().unwrap() < 64);
+    let found = Parallel::of(&ranks, None);
+    assert_eq!(found.dimensions, mesh.dimensions);
+    for rank in [0, 17, 5_000, 9_999] {
+        assert_eq!(found.coordinates(rank), mesh.coordinates(rank));
+    }
+}
+
 #[test]
 fn hostile_reductions_do_no_harm() {
     let mut all = Simulated::default().reductions();
@@ -580,6 +683,8 @@ fn hostile_reductions_do_no_harm() {
     all[4].rows[0].place = Some(u32::MAX);
     all[5].started_wall_ns = u64::MAX;
     all[6].ranks[0].bins.clear();
+    let groups = "pp=0-4294967295:2;pp=1".to_owned();
+    all[7].ranks[0].groups = Some((GroupSource::DeviceMesh, groups));
     let job = answers(all, None);
     render_job(&job, true);
 }

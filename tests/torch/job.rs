@@ -63,6 +63,7 @@ fn the_slow_rank_of_a_job_is_named_with_its_line() {
     let text = report(folder, &[]);
     assert_eq!(first["world_size"], 4, "{text}");
     assert_eq!(first["missing_ranks"], Value::Array(Vec::new()), "{text}");
+    assert_eq!(first["parallel"]["source"], "none", "{text}");
     let late = &first["groups"][0]["stragglers"][0];
     assert_eq!(late["rank"], 2, "{text}");
     let lines = late["lines"].as_array().unwrap();
@@ -122,6 +123,94 @@ fn the_slow_rank_of_a_job_is_named_with_its_line() {
     convert_to_page(folder, &page);
     let hidden = report(folder, &["--html", "--confidential"]);
     assert!(!hidden.contains("slow_transform"));
+}
+
+/// Records four ranks of `mesh_ranks.py`, each by a torchspy of its own.
+fn record_mesh(python: &Path, folder: &Path, options: &[&str]) {
+    let pattern = folder.join("{rank}.tspy").display().to_string();
+    let torchspy = env!("CARGO_BIN_EXE_torchspy");
+    let ran = Command::new(python)
+        .args(["-m", "torch.distributed.run", "--standalone"])
+        .args(["--nproc-per-node", RANKS, "--no-python", torchspy])
+        .args(["record", "-o", &pattern, "--"])
+        .arg(python)
+        .args([&program("mesh_ranks.py"), "--steps", "150"])
+        .args(options)
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{}", said(&ran));
+}
+
+/// Where ranks 0 to 3 are, and the source.
+fn places(report: &Value) -> (Vec<&str>, &str) {
+    let ranks = report["ranks"].as_array().unwrap().iter();
+    let places = ranks.map(|rank| rank["groups"].as_str().unwrap());
+    (
+        places.collect(),
+        report["parallel"]["source"].as_str().unwrap(),
+    )
+}
+
+/// Meshes of older versions of torch, in variables. Their ranks are reversed, so that a mesh of the
+/// usual order would be wrong.
+#[test]
+fn stages_of_a_device_mesh_in_a_variable_are_compared_with_themselves() {
+    let Some(python) = torch_python() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let options = [
+        "--held", "nowhere", "--older", "--order", "reversed", "--names", "pp,tp",
+    ];
+    record_mesh(&python, folder, &options);
+    let found = json(folder);
+    let expected = ["pp=1, tp=1", "pp=1, tp=0", "pp=0, tp=1", "pp=0, tp=0"];
+    assert_eq!(
+        places(&found),
+        (expected.to_vec(), "device mesh"),
+        "{found}"
+    );
+    assert_eq!(found["groups"][0]["name"], "pp=0");
+    assert_eq!(found["groups"][0]["ranks"], serde_json::json!([2, 3]));
+    let text = report(folder, &[]);
+    assert!(
+        text.contains("parallel groups: pp=2, tp=2 (device mesh)"),
+        "{text}"
+    );
+    // Of several meshes the one with the most ranks and dimensions counts.
+    let inspected = torchspy()
+        .arg("inspect")
+        .arg(folder.join("3.tspy"))
+        .output()
+        .unwrap();
+    let inspected = said(&inspected);
+    assert!(inspected.contains("device_mesh world=0-3"));
+    assert!(inspected.contains("device_mesh pp=3,1;tp=3,2"));
+    // The user knows better.
+    let given: Value =
+        serde_json::from_str(&report(folder, &["--json", "--mesh", "dp=4"])).unwrap();
+    assert_eq!(
+        places(&given),
+        (vec!["dp=0", "dp=1", "dp=2", "dp=3"], "--mesh")
+    );
+    let hidden: Value =
+        serde_json::from_str(&report(folder, &["--json", "--confidential"])).unwrap();
+    assert_eq!(places(&hidden), (expected.to_vec(), "device mesh"));
+}
+
+#[test]
+fn a_device_mesh_is_found_behind_the_optimizers_parameters() {
+    let Some(python) = torch_python() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    record_mesh(&python, folder, &["--held", "parameters"]);
+    let found = json(folder);
+    let expected = ["dp=0, tp=0", "dp=0, tp=1", "dp=1, tp=0", "dp=1, tp=1"];
+    assert_eq!(
+        places(&found),
+        (expected.to_vec(), "device mesh"),
+        "{found}"
+    );
+    assert_eq!(found["groups"].as_array().unwrap().len(), 1);
 }
 
 /// The page's queries, over what the report has kept: the slow rank's line comes first, and Spark

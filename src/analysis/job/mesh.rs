@@ -4,7 +4,9 @@
 //! dimensions are given as `dp=16,tp=8,pp=4`, from the outermost to the innermost: rank 1 is the
 //! next one along the last dimension, as in `torch.distributed.init_device_mesh`.
 
+use super::parallel::Parallel;
 use super::ranks::Rank;
+use crate::model::parallel::Dimension;
 use std::collections::BTreeMap;
 
 /// Dimensions of a device mesh.
@@ -48,10 +50,23 @@ impl Mesh {
 
     /// Number of ranks.
     pub fn size(&self) -> u64 {
-        self.dimensions
-            .iter()
-            .map(|&(_, size)| u64::from(size))
-            .product()
+        let sizes = self.dimensions.iter().map(|&(_, size)| u64::from(size));
+        sizes.fold(1, u64::saturating_mul)
+    }
+
+    /// The groups of a rank; `None` if it is not in the mesh.
+    pub fn groups_of(&self, rank: u32) -> Option<Vec<Dimension>> {
+        let mut distance = u32::try_from(self.size())
+            .ok()
+            .filter(|&size| rank < size)?;
+        let all = self.coordinates(rank).into_iter().zip(&self.dimensions);
+        let all = all.map(|((name, at), &(_, size))| {
+            distance /= size;
+            let first = rank - at * distance;
+            let members = (0..size).map(|each| first + each * distance);
+            Dimension::new(name, &members.collect::<Vec<_>>())
+        });
+        all.collect()
     }
 
     /// Where a rank is along each dimension.
@@ -78,23 +93,24 @@ pub struct Group {
 
 /// Dimensions along which ranks do different work.
 fn divides_work(name: &str) -> bool {
-    matches!(name, "pp" | "pipeline" | "stage")
+    matches!(
+        name,
+        "pp" | "pipe" | "pipeline" | "pipeline_parallel" | "stage"
+    )
 }
 
 /// The groups of ranks that are compared with each other.
-pub fn groups(ranks: &[Rank], mesh: Option<&Mesh>) -> Vec<Group> {
+pub fn groups(ranks: &[Rank], parallel: &Parallel) -> Vec<Group> {
     let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (at, rank) in ranks.iter().enumerate() {
-        let name = match (mesh, rank.facts.rank) {
-            (Some(mesh), Some(number)) => mesh
-                .coordinates(number)
-                .into_iter()
-                .filter(|(name, _)| divides_work(name))
-                .map(|(name, at)| format!("{name}={at}"))
-                .collect::<Vec<_>>()
-                .join(","),
-            _ => String::new(),
-        };
+        let number = rank.facts.rank;
+        let places = number.map_or(Vec::new(), |number| parallel.coordinates(number));
+        let name = places
+            .into_iter()
+            .filter(|(name, _)| divides_work(name))
+            .map(|(name, at)| format!("{name}={at}"))
+            .collect::<Vec<_>>()
+            .join(",");
         groups.entry(name).or_default().push(at);
     }
     let groups = groups.into_iter();
@@ -104,6 +120,7 @@ pub fn groups(ranks: &[Rank], mesh: Option<&Mesh>) -> Vec<Group> {
 #[cfg(test)]
 mod tests {
     use super::{Mesh, MeshError};
+    use crate::model::parallel::text_of;
 
     #[test]
     fn the_last_dimension_runs_fastest() {
@@ -114,5 +131,8 @@ mod tests {
         assert_eq!(Mesh::parse("dp"), Err(MeshError::Form("dp".to_owned())));
         assert!(matches!(Mesh::parse("a=2,a=2"), Err(MeshError::Twice(_))));
         assert!(Mesh::parse("dp=0").is_err());
+        let text = |rank| mesh.groups_of(rank).map(|groups| text_of(&groups));
+        assert_eq!(text(17).unwrap(), "dp=5,17;pp=13-21:4;tp=16-19");
+        assert_eq!(text(24), None);
     }
 }

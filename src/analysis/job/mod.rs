@@ -10,6 +10,7 @@
 //! | [`ranks`] | times of each rank by class and bin of steps, and by line |
 //! | [`clocks`] | clocks of hosts, aligned |
 //! | [`mesh`] | which ranks do the same work |
+//! | [`parallel`] | where ranks are in their parallel groups |
 //! | [`stragglers`] | which rank the others wait for |
 //! | [`change`] | since when |
 
@@ -17,6 +18,7 @@ pub mod change;
 pub mod clocks;
 pub mod mesh;
 pub mod pace;
+pub mod parallel;
 pub mod ranks;
 pub mod reduce;
 pub mod stragglers;
@@ -24,6 +26,7 @@ pub mod stragglers;
 use crate::model::reduction::Reduction;
 use clocks::{Clock, clocks, wall_offset_ns};
 use mesh::{Group, Mesh, groups};
+use parallel::Parallel;
 use ranks::{Names, Rank, fold};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Reverse;
@@ -78,6 +81,8 @@ pub struct Job {
     /// Ranks of the job without a recording.
     pub missing_ranks: Vec<u32>,
     pub clocks: Vec<Clock>,
+    /// Where ranks are in their parallel groups.
+    pub parallel: Parallel,
     /// What was found in each group of ranks that do the same work.
     pub groups: Vec<(Group, Compared)>,
     /// Bins hold `1 << shift` steps.
@@ -135,7 +140,8 @@ impl Folded {
             .map(|recording| recording.host.clone());
         let hosts: Vec<(String, i64)> = hosts.zip(self.offsets).collect();
         let clocks = clocks(&hosts, &self.ranks);
-        let groups = groups(&self.ranks, mesh);
+        let parallel = Parallel::of(&self.ranks, mesh);
+        let groups = groups(&self.ranks, &parallel);
         let compared = groups.into_iter().map(|group| {
             let compared = compare(&self.ranks, &group.ranks);
             (group, compared)
@@ -161,6 +167,7 @@ impl Folded {
             names: self.names,
             world_size,
             clocks,
+            parallel,
             groups,
             shift,
         }

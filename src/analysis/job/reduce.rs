@@ -1,5 +1,6 @@
 //! A recording, reduced to what answers for a job need.
 
+use super::mesh::Mesh;
 use super::pace::pace;
 use crate::analysis::collectives::rendezvous;
 use crate::analysis::gpu_overlay::device_of;
@@ -9,7 +10,9 @@ use crate::analysis::summary::parts;
 use crate::analysis::tracks::{self, TrackSummary};
 use crate::model::collective::{Backend, CollectiveCall};
 use crate::model::ids::{FunctionId, NameId, ProcessId, ThreadId};
+use crate::model::parallel::{Dimension, GroupSource, USERS_MESH, parse_dimensions, text_of};
 use crate::model::profile::{Profile, ProfileSample, Role};
+use crate::model::progress::facts;
 use crate::model::reduction::{Bin, MOST_BINS, Place, ReducedRank, ReducedRow, Reduction, SyncEnd};
 use crate::model::track::TrackKind;
 use rustc_hash::FxHashMap;
@@ -104,6 +107,7 @@ fn rank(
             .map(str::to_owned)
             .collect();
         rank.pid = process.info.pid;
+        rank.groups = groups(profile, id, rank.rank, environment);
     }
     if let Ok(device) = device_of(tracks, id) {
         let (first, last) = match (steps.first(), steps.last()) {
@@ -116,6 +120,34 @@ fn rank(
     }
     rank.pace = pace(profile, id, own, device_of(tracks, id).ok());
     rank
+}
+
+/// The parallel groups of a rank: those that its environment names, or of the mesh with the most
+/// ranks that was found in it.
+fn groups(
+    profile: &Profile,
+    id: ProcessId,
+    rank: Option<u32>,
+    environment: &[(String, String)],
+) -> Option<(GroupSource, String)> {
+    let named = environment.iter().find(|(name, _)| name == USERS_MESH);
+    let named = named.and_then(|(_, text)| Mesh::parse(text).ok());
+    if let Some(dimensions) = named
+        .zip(rank)
+        .and_then(|(mesh, rank)| mesh.groups_of(rank))
+    {
+        return Some((GroupSource::Environment, text_of(&dimensions)));
+    }
+    let conditions = profile.sideband.conditions.iter();
+    let meshes = conditions.filter(|each| each.process == id && each.name == facts::DEVICE_MESH);
+    let ranks = |dimensions: &[Dimension]| {
+        let sizes = dimensions.iter().map(|each| u64::from(each.size()));
+        (sizes.fold(1, u64::saturating_mul), dimensions.len())
+    };
+    // One rank alone is no group.
+    let meshes = meshes.filter_map(|each| parse_dimensions(&each.value));
+    let largest = meshes.max_by_key(|mesh| ranks(mesh))?;
+    (ranks(&largest).0 > 1).then(|| (GroupSource::DeviceMesh, text_of(&largest)))
 }
 
 fn uses_nccl(profile: &Profile, id: ProcessId) -> bool {
@@ -309,4 +341,48 @@ fn rows(
         )
     });
     rows.extend(all);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::progress::Condition;
+
+    #[test]
+    fn the_users_mesh_comes_first_then_the_largest_that_the_rank_holds() {
+        let id = ProcessId::from_index(0);
+        let mut profile = Profile::default();
+        let found = |profile: &Profile, mesh: &str| {
+            let environment = [(USERS_MESH.to_owned(), mesh.to_owned())];
+            groups(profile, id, Some(3), &environment)
+        };
+        assert_eq!(found(&profile, ""), None);
+        for (process, value) in [
+            (id, "world=0-7"),
+            (id, "dp=3,7;tp=0-3"),
+            (id, "tp=0-3"),
+            (id, "no mesh"),
+            (ProcessId::from_index(1), "dp=0-99"),
+        ] {
+            profile.sideband.conditions.push(Condition {
+                process,
+                name: facts::DEVICE_MESH.to_owned(),
+                value: value.to_owned(),
+            });
+        }
+        let held = Some((GroupSource::DeviceMesh, "dp=3,7;tp=0-3".to_owned()));
+        assert_eq!(found(&profile, ""), held);
+        // The rank is not in such a mesh.
+        assert_eq!(found(&profile, "dp=2"), held);
+        let named = Some((GroupSource::Environment, "pp=1-7:2;tp=2,3".to_owned()));
+        assert_eq!(found(&profile, "pp=4,tp=2"), named);
+        // A mesh of one rank has no groups.
+        profile.sideband.conditions.clear();
+        profile.sideband.conditions.push(Condition {
+            process: id,
+            name: facts::DEVICE_MESH.to_owned(),
+            value: "dp=3".to_owned(),
+        });
+        assert_eq!(found(&profile, ""), None);
+    }
 }

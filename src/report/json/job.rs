@@ -29,6 +29,8 @@ pub struct JobReport {
     /// Files that are no part of the answer.
     pub left_out: Vec<LeftOutRow>,
     pub clocks: Vec<ClockRow>,
+    /// Dimensions of the ranks' parallel groups.
+    pub parallel: ParallelRow,
     /// Ranks that do the same work, and what was found among them.
     pub groups: Vec<GroupRow>,
     pub ranks: Vec<RankRow>,
@@ -53,6 +55,26 @@ pub struct RecordingRow {
 pub struct LeftOutRow {
     pub file: String,
     pub why: String,
+}
+
+/// Dimensions of the ranks' parallel groups, and how they are known.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct ParallelRow {
+    /// `--mesh`, `environment`, `device mesh` (which the ranks hold), or `none`.
+    pub source: &'static str,
+    /// Outermost first.
+    pub dimensions: Vec<DimensionRow>,
+    /// In what the ranks contradict each other, so that their groups are not used; null if they do
+    /// not.
+    pub conflict: Option<String>,
+}
+
+/// A dimension of a mesh of ranks.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct DimensionRow {
+    pub name: String,
+    /// Ranks along it.
+    pub size: u32,
 }
 
 /// Ranks that do the same work.
@@ -121,6 +143,19 @@ pub fn job_report(job: &Job) -> JobReport {
             })
             .collect(),
         clocks: clocks(job),
+        parallel: ParallelRow {
+            source: job.parallel.source.name(),
+            dimensions: job
+                .parallel
+                .dimensions
+                .iter()
+                .map(|(name, size)| DimensionRow {
+                    name: name.clone(),
+                    size: *size,
+                })
+                .collect(),
+            conflict: job.parallel.conflict.clone(),
+        },
         groups: job
             .groups
             .iter()

@@ -18,6 +18,8 @@ pub struct RankRow {
     pub rank: Option<u32>,
     pub pid: i32,
     pub host: String,
+    /// Where it is in its parallel groups: `dp=1, tp=0`; empty if that is not known.
+    pub groups: String,
     /// Its recording.
     pub file: String,
     /// Steps whose length is known, and their mean length.
@@ -56,6 +58,7 @@ fn rank_row(job: &Job, at: usize, rank: &Rank) -> RankRow {
         rank: rank.facts.rank,
         pid: rank.facts.pid,
         host: rank.host.clone(),
+        groups: job.parallel.place(rank.facts.rank),
         file: file.map_or(String::new(), |recording| recording.file.clone()),
         steps: rank.facts.steps,
         step_ms: has_steps.then_some(step_ms),
@@ -123,6 +126,7 @@ pub const RANKS: &[Column<RankRow>] = &[
     Column::data(Kind::Count, "arrives_last", |row| {
         Value::Flag(row.arrives_last)
     }),
+    Column::data(Kind::Text, "groups", |row| Value::text(&row.groups)),
 ];
 
 /// A line at which a rank spends more time than the others.
@@ -146,6 +150,8 @@ pub struct StragglerRow {
     pub rank: Option<u32>,
     pub pid: i32,
     pub host: String,
+    /// Where it is in its parallel groups: `dp=1, tp=0`; empty if that is not known.
+    pub groups: String,
     /// Its waits for others, and those of the median of the others, as shares of the time in which
     /// it is slow.
     pub waits: Share,
@@ -208,6 +214,7 @@ pub fn straggler(job: &Job, found: &Straggler) -> Option<StragglerRow> {
         rank: rank.facts.rank,
         pid: rank.facts.pid,
         host: rank.host.clone(),
+        groups: job.parallel.place(rank.facts.rank),
         waits: found.waits,
         others_wait: found.others_waits,
         late: found.less,

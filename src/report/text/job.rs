@@ -5,7 +5,9 @@ use super::table::TextTable;
 use super::{line, sentence};
 use crate::analysis::job::Job;
 use crate::analysis::job::mesh::Group;
+use crate::analysis::job::parallel::sizes;
 use crate::analysis::job::stragglers::{Compared, Straggler};
+use crate::model::parallel::GroupSource;
 use crate::report::command::shown_command;
 use crate::report::label::ranges;
 use crate::report::naming::utc_time;
@@ -83,6 +85,7 @@ pub(crate) fn about(job: &Job) -> Vec<String> {
             ranges(&mut missing)
         ));
     }
+    all.extend(parallel(job));
     all
 }
 
@@ -97,6 +100,23 @@ fn without_steps(job: &Job) -> Option<u64> {
     let mean_ns = (rank.seconds() * 1e9) as u64 / rank.facts.steps.max(1);
     let long_ns = STILL_NS.max(mean_ns.saturating_mul(STILL_STEPS));
     (still_ns >= long_ns.max(rank.facts.wall_ns / STILL_PART)).then_some(still_ns)
+}
+
+/// Which groups ranks are compared in, and how these are known; `None` where none are.
+fn parallel(job: &Job) -> Option<String> {
+    let parallel = &job.parallel;
+    match (&parallel.conflict, parallel.source) {
+        (Some(conflict), _) => Some(format!(
+            "parallel groups are not used, ranks contradict each other: {}; --mesh names them",
+            printable(conflict)
+        )),
+        (None, GroupSource::None) => None,
+        (None, source) => Some(format!(
+            "parallel groups: {} ({})",
+            printable(&sizes(&parallel.dimensions)),
+            source.name()
+        )),
+    }
 }
 
 fn group_found(out: &mut String, job: &Job, group: &Group, found: &Compared) {
@@ -235,8 +255,12 @@ pub(crate) fn late(row: &StragglerRow, found: &Straggler, group: &Compared) -> L
         false => ("time", "each step"),
     };
     let half_ms = (row.late.high - row.late.low) / 2.0 / row.late.value.max(1e-9) * row.late_ms;
+    let place = match row.groups.is_empty() {
+        true => String::new(),
+        false => format!("; {}", printable(&row.groups)),
+    };
     let who = format!(
-        "{} (pid {} on {}) arrives last",
+        "{} (pid {} on {}{place}) arrives last",
         rank_name(row.rank, row.pid),
         row.pid,
         row.host

@@ -20,6 +20,7 @@ use crate::model::compile::{CompileMark, GraphBreak, Subject};
 use crate::model::facts::Facts;
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::operator::OperatorMark;
+use crate::model::parallel::{parse_dimensions, text_of};
 use crate::model::process::{ProcessInfo, ThreadInfo};
 use crate::model::profile::{Function, Profile, ProfileProcess};
 use crate::model::progress::{Condition, CounterInfo, facts};
@@ -402,6 +403,20 @@ impl Confidential {
         }
     }
 
+    /// The groups of a rank, with names of dimensions that are not usual ones replaced.
+    fn mesh(&mut self, text: &str) -> String {
+        let Some(mut dimensions) = parse_dimensions(text) else {
+            return String::new();
+        };
+        for dimension in &mut dimensions {
+            let name = dimension.name.as_str();
+            if !public::DIMENSIONS.contains(&name) {
+                dimension.name = self.hash("dimension", name);
+            }
+        }
+        text_of(&dimensions)
+    }
+
     fn sideband(&mut self, sideband: &mut Sideband) {
         let Sideband {
             points: _,
@@ -417,7 +432,9 @@ impl Confidential {
                 name,
                 value,
             } = condition;
-            if !public::VERSIONS.contains(&name.as_str()) {
+            if name == facts::DEVICE_MESH {
+                *value = self.mesh(value);
+            } else if !public::VERSIONS.contains(&name.as_str()) {
                 *value = self.value(value);
             }
             *name = self.fact(name);

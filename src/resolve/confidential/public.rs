@@ -134,6 +134,30 @@ pub(super) const FACTS: &[&str] = &[
     facts::CPU_QUOTA,
     facts::AFFINITY,
     facts::AUTOCAST,
+    facts::DEVICE_MESH,
+];
+
+/// Usual names of a mesh's dimensions. Source: torchtitan 0.2 (distributed/parallel_dims.py), torch
+/// 2.15 (the examples of torch/distributed/device_mesh.py).
+pub(super) const DIMENSIONS: &[&str] = &[
+    "batch",
+    "cp",
+    "ddp",
+    "dp",
+    "dp_replicate",
+    "dp_shard",
+    "ep",
+    "etp",
+    "fsdp",
+    "pipe",
+    "pipeline",
+    "pipeline_parallel",
+    "pp",
+    "replicate",
+    "shard",
+    "sp",
+    "stage",
+    "tp",
 ];
 
 /// Of these, numbers with points.

@@ -6,11 +6,12 @@
 //! Matching that needs more than a pattern is code here, and rows refer to it by name: operators'
 //! names, graph breaks, MKL inside of libtorch.
 //!
-//! Besides functions: [`syscalls`] (what a system call waits for), [`modules`] and [`progress`]
-//! (where objects of a trainer keep what the probe reads).
+//! Besides functions: [`syscalls`] (what a system call waits for), [`modules`], [`groups`] and
+//! [`progress`] (where objects of a trainer keep what the probe reads).
 
 mod collectives;
 mod graph_breaks;
+pub mod groups;
 mod listing;
 mod matching;
 pub mod modules;

@@ -207,6 +207,14 @@ impl Reader {
         Ok(memory.read_u64(items.wrapping_add(index * 8))?)
     }
 
+    /// A short `str`.
+    pub(super) fn text(&mut self, object: u64, memory: &dyn Memory) -> Result<String, ObjectError> {
+        match self.class_of(object, memory)?.as_str() {
+            "str" => read_str(&self.layout, object, MAX_NAME, memory),
+            _ => Err(ObjectError::Invalid),
+        }
+    }
+
     /// Whether the object is True; `None` if it is not a bool.
     pub(super) fn flag(&mut self, object: u64, memory: &dyn Memory) -> Option<bool> {
         if self.class_of(object, memory).ok()? != "bool" {

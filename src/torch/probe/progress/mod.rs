@@ -10,6 +10,7 @@
 //! unchanged are read with them.
 
 mod attributes;
+mod mesh;
 mod scan;
 mod tensor;
 mod watch;
@@ -27,6 +28,7 @@ use crate::torch::rules::progress::{
     STATE_STEP, STATES, WRAPPED_OPTIMIZER, element_type,
 };
 use attributes::{Attribute, Reader};
+use mesh::Meshes;
 use rustc_hash::FxHashMap;
 use scan::{Found, Scanner, Use};
 use tensor::Tensor;
@@ -145,6 +147,7 @@ pub struct ProgressProbe {
     reader: Reader,
     scanner: Scanner,
     ints: IntReader,
+    meshes: Meshes,
     threads: FxHashMap<ThreadId, Watched>,
     /// Counters of each object when it was last found.
     known: FxHashMap<(u64, CounterKind), (FoundCounter, CounterId)>,
@@ -156,6 +159,7 @@ impl ProgressProbe {
             reader: Reader::new(interpreter),
             scanner: Scanner::new(interpreter),
             ints: IntReader::new(interpreter.version.minor),
+            meshes: Meshes::default(),
             threads: FxHashMap::default(),
             known: FxHashMap::default(),
         }
@@ -247,7 +251,17 @@ impl ProgressProbe {
             }
             let counters = match found.class {
                 Use::Counter(rule) => self.counter(found, rule, live),
-                Use::Optimizer => self.optimizer(found, live),
+                Use::Optimizer => {
+                    let mesh = self.mesh_of_optimizer(found.object, now_ns, live);
+                    let mesh = mesh.and_then(|mesh| self.mesh(mesh, now_ns, live));
+                    searched.conditions.extend(mesh);
+                    self.optimizer(found, live)
+                }
+                Use::Mesh => {
+                    let mesh = self.mesh(found.object, now_ns, live);
+                    searched.conditions.extend(mesh);
+                    continue;
+                }
                 Use::Autocast => {
                     searched
                         .conditions
@@ -442,25 +456,24 @@ impl ProgressProbe {
         found
     }
 
+    /// The optimizer that may be wrapped in `object`, its first list of parameters, and their
+    /// number.
+    fn parameters(&mut self, mut object: u64, live: &dyn Memory) -> Option<(u64, u64, u64)> {
+        let reader = &mut self.reader;
+        if reader.attribute(object, GROUPS, live).is_err() {
+            let mut names = WRAPPED_OPTIMIZER.iter();
+            let wrapped = names.find_map(|name| reader.attribute(object, name, live).ok());
+            object = wrapped?.value;
+        }
+        let groups = reader.attribute(object, GROUPS, live).ok()?;
+        let group = reader.element(groups.value, 0, live).ok()?;
+        let list = reader.item(group, PARAMETERS, live).ok()?;
+        Some((object, list, reader.sequence(list, live).ok()?.0))
+    }
+
     /// The versions of a few parameters of an optimizer: the first one may be frozen.
     fn optimizer(&mut self, found: Found, live: &dyn Memory) -> Vec<(u64, Watch, FoundCounter)> {
-        let mut object = found.object;
-        if self.reader.attribute(object, GROUPS, live).is_err() {
-            let wrapped = WRAPPED_OPTIMIZER
-                .iter()
-                .find_map(|name| self.reader.attribute(object, name, live).ok());
-            let Some(wrapped) = wrapped else {
-                return Vec::new();
-            };
-            object = wrapped.value;
-        }
-        let reader = &mut self.reader;
-        let parameters = reader
-            .attribute(object, GROUPS, live)
-            .and_then(|groups| reader.element(groups.value, 0, live))
-            .and_then(|group| reader.item(group, PARAMETERS, live))
-            .and_then(|list| Ok((list, reader.sequence(list, live)?.0)));
-        let Ok((list, count)) = parameters else {
+        let Some((object, list, count)) = self.parameters(found.object, live) else {
             return Vec::new();
         };
         let class = self.reader.class_of(object, live).unwrap_or_default();

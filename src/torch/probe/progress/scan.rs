@@ -8,6 +8,7 @@ use crate::python::dicts::TypeFacts;
 use crate::python::discover::Interpreter;
 use crate::python::layout::OBJECT_TYPE;
 use crate::python::layout::objects::ObjectLayout;
+use crate::torch::rules::groups::MESH;
 use crate::torch::rules::progress::{AUTOCAST, COUNTERS, FETCHERS, OPTIMIZER};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -45,6 +46,8 @@ pub(super) enum Use {
     Counter(usize),
     Optimizer,
     Autocast,
+    /// A device mesh.
+    Mesh,
     /// It contains others.
     Holder(Holder),
 }
@@ -333,6 +336,9 @@ fn use_of(facts: &TypeFacts, layout: &ObjectLayout, memory: &dyn Memory) -> Use 
     }
     if facts.name == AUTOCAST {
         return Use::Autocast;
+    }
+    if facts.name == MESH {
+        return Use::Mesh;
     }
     let has_base = |name: &str| facts.has_base(name, layout, memory).unwrap_or(false);
     if let Some(rule) = COUNTERS.iter().position(|rule| has_base(rule.class)) {

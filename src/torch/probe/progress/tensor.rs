@@ -129,7 +129,7 @@ impl Tensor {
     }
 
     /// `sizes_and_strides_`: the number of dimensions, and the sizes or a pointer to them.
-    fn shape(&self, memory: &dyn Memory) -> Option<Vec<u64>> {
+    pub(super) fn shape(&self, memory: &dyn Memory) -> Option<Vec<u64>> {
         let first = u64::from(self.layout.python) + 8;
         let word = |offset: u64| {
             memory

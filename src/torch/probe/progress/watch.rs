@@ -1,6 +1,6 @@
 //! A counter that is read with every sample of its thread: the bytes to read, and their meaning.
 
-use crate::memory::Memory;
+use crate::memory::{Memory, read_each};
 use crate::python::dicts::read_type;
 use crate::python::layout::OBJECT_TYPE;
 use crate::python::layout::objects::INT_DIGIT;
@@ -175,12 +175,22 @@ impl IntReader {
     /// Source: Include/cpython/longintrepr.h of 3.10 to 3.14: `ob_size`, or `lv_tag`, at 16, digits
     /// of 30 bits at 24.
     pub(super) fn value(&self, object: u64, memory: &dyn Memory) -> Option<u64> {
-        let int_type = self.int_type?;
         if object == 0 || !object.is_multiple_of(8) {
             return None;
         }
         let mut bytes = [0; INT_BYTES];
         memory.read_exact(object, &mut bytes).ok()?;
+        self.parse(&bytes)
+    }
+
+    /// The numbers at `objects`, from one vectored read; `None` if one of them is none.
+    pub(super) fn values(&self, objects: &[u64], memory: &dyn Memory) -> Option<Vec<u64>> {
+        let all = read_each(objects, memory).ok()?;
+        all.iter().map(|bytes| self.parse(bytes)).collect()
+    }
+
+    fn parse(&self, bytes: &[u8; INT_BYTES]) -> Option<u64> {
+        let int_type = self.int_type?;
         let word = |at: usize| {
             let bytes: [u8; 8] = bytes.get(at..at + 8)?.try_into().ok()?;
             Some(u64::from_le_bytes(bytes))
