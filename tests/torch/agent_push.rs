@@ -139,7 +139,8 @@ fn profiles_come_to_a_receiver_of_otlp_whatever_another_says() {
     };
     assert_eq!(trainer["resource"]["torchspy.job"], job);
     assert_eq!(trainer["resource"]["torchspy.rank"], 3);
-    // Of the last 15 s at most: all of the training thread's time.
+    // Of the last 15 s at most: all of the training thread's time. What its first sample stands for
+    // may have begun before.
     let samples = trainer["samples"].as_array().unwrap();
     let of_training = samples
         .iter()
@@ -148,7 +149,7 @@ fn profiles_come_to_a_receiver_of_otlp_whatever_another_says() {
         .map(|sample| sample["ns"].as_u64().unwrap())
         .sum();
     let length = trainer["length_ns"].as_u64().unwrap();
-    assert!(ns > length / 2 && ns <= length, "{ns} of {length}");
+    assert!(ns > length / 2 && ns < 2 * length, "{ns} of {length}");
 }
 
 /// What is not taken is counted for the receiver that did not take it.

@@ -39,6 +39,8 @@ const FEW_BINS: usize = 8;
 const ALIKE: f64 = 0.05;
 /// In larger groups the median of all stands for that of the others.
 const SMALL: usize = 16;
+/// Of so many others, evenly chosen, the median stands for that of all: each rank is compared.
+const MANY: usize = 256;
 /// A change is claimed if it is less probable by chance.
 const CHANCE: f64 = 0.01;
 /// This part of a run at either end is its start and its end: what is slow up to there is slow all
@@ -409,7 +411,7 @@ fn since(less: &[f64], change: Change) -> Option<Since> {
     })
 }
 
-/// The rank of the others whose waits are the median.
+/// The rank of the others whose waits are the median; of many, the median of some.
 fn typical<'r>(
     ranks: &'r [Rank],
     members: &[usize],
@@ -418,6 +420,7 @@ fn typical<'r>(
 ) -> Option<&'r Rank> {
     let mut others: Vec<(f64, &Rank)> = members
         .iter()
+        .step_by(members.len().div_ceil(MANY).max(1))
         .filter(|&&each| each != except)
         .filter_map(|&each| ranks.get(each))
         .map(|rank| {
