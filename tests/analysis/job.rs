@@ -384,10 +384,7 @@ fn a_run_that_ends_without_steps_says_so() {
         each.ranks[0].wall_ns += 100_000_000_000;
     }
     let text = render_job(&answers(reductions, None), false);
-    assert!(
-        text.contains("no step ended in the last 100.0 s"),
-        "{text}"
-    );
+    assert!(text.contains("no step ended in the last 100.0 s"), "{text}");
 }
 
 /// What begins a run and ends it is no change of a rank's speed.
