@@ -11,6 +11,7 @@ pub mod hang_job;
 pub mod job;
 pub mod jobs;
 pub mod moved;
+mod odd_ranks;
 pub mod ras;
 pub mod tree;
 pub mod verdict;
