@@ -480,6 +480,34 @@ fn ranks_of_two_jobs_are_not_compared_with_each_other() {
 }
 
 #[test]
+fn this_machine_is_asked_without_ssh_and_slurm_is_no_dead_end() {
+    let slurm = format!("here{}", std::process::id());
+    let Some((_target, job)) = ranks(2, "here", &[("SLURM_JOB_ID", &slurm)]) else {
+        return;
+    };
+    let host = nix::unistd::gethostname().unwrap();
+    let bin = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(TORCHSPY);
+        command.arg("dump").args(arguments);
+        // Neither ssh nor Slurm.
+        command.env("PATH", bin.path()).output().unwrap()
+    };
+    let host = host.to_str().unwrap();
+    let shown = text(&run(&["--hosts", host, "--job", &job, "--timeout", "60s"]));
+    assert!(shown.contains("2 ranks on 1 machine"), "{shown}");
+    let not_there = said(&run(&["--job", &slurm]));
+    let hint =
+        format!("hint: ranks of job {slurm} run on this machine: --all-trainers --job {slurm}");
+    assert!(not_there.contains(&hint), "{not_there}");
+    let no_id = said(&run(&["--job", &job]));
+    assert!(
+        no_id.contains(&format!("--all-trainers --job {job}")),
+        "{no_id}"
+    );
+}
+
+#[test]
 fn several_processes_are_dumped_together() {
     let Some((target, _)) = ranks(3, "several", &[]) else {
         return;

@@ -1,6 +1,7 @@
 //! Groups threads with equal stacks, so that each stack is shown once.
 
 use crate::model::dump::{Dump, DumpedThread};
+use crate::model::profile::Role;
 use crate::model::sample::Gil;
 use rustc_hash::FxHashMap;
 
@@ -80,11 +81,51 @@ pub fn groups(dump: &Dump) -> Vec<Group> {
             _ if !thread.frames.is_empty() => 2,
             _ => 3,
         });
-        (class, group.members.len())
+        // What a launcher does, or another process besides ranks and workers, is no answer.
+        let is_aside = group.members.iter().all(|&(process, _)| {
+            let process = dump.processes.get(process);
+            process.is_some_and(|process| matches!(process.role, Role::Launcher | Role::Other))
+        });
+        (class, is_aside, group.members.len())
     });
     groups
 }
 
 pub fn thread(dump: &Dump, (process, thread): ThreadPlace) -> Option<&DumpedThread> {
     dump.processes.get(process)?.threads.get(thread)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::built::{process, thread as stack};
+    use super::*;
+
+    #[test]
+    fn launchers_come_after_the_ranks() {
+        let rank = |number: u32, line: &str| {
+            let mut rank = process(number as i32, vec![stack(1, &[line])]);
+            rank.role = Role::Trainer {
+                rank: Some(number),
+                local_rank: None,
+                world_size: None,
+            };
+            rank
+        };
+        let mut launcher = process(9, vec![stack(9, &["wait:1"])]);
+        launcher.role = Role::Launcher;
+        let dump = Dump {
+            processes: vec![
+                launcher,
+                rank(0, "step:7"),
+                rank(1, "step:7"),
+                rank(2, "save:9"),
+            ],
+            ..Dump::default()
+        };
+        let order: Vec<_> = groups(&dump)
+            .into_iter()
+            .map(|group| group.members)
+            .collect();
+        assert_eq!(order, [vec![(3, 0)], vec![(1, 0), (2, 0)], vec![(0, 0)]]);
+    }
 }

@@ -473,7 +473,7 @@ mod tests {
                 "kind": FrameKind::PythonUser.name(), "guess": false, "module": null,
                 "locals": [{"name": "step", "value": "7"}],
             }],
-            "partial": "no_unwind_info", "moved_frames": 1, "wchan": "futex_wait", "kernel_stack": ["a"],
+            "partial": "no_unwind_info", "moved_frames": 1, "slices": 7, "wchan": "futex_wait", "kernel_stack": ["a"],
         });
         json!({
             "wall_s": 1.5, "skew_ms": 2.0, "stopped": 1, "stops_us": [80.0], "longest_stop_us": 80.0,

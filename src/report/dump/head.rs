@@ -273,6 +273,8 @@ pub(super) fn rank_list(dump: &Dump, processes: &[usize]) -> String {
     }
     let mut words = Vec::new();
     if !numbers.is_empty() {
+        numbers.sort_unstable();
+        numbers.dedup();
         let several = if numbers.len() > 1 { "s" } else { "" };
         words.push(format!("rank{several} {}", ranges(&mut numbers)));
     }

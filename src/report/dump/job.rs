@@ -134,10 +134,10 @@ fn names(names: &[&str]) -> String {
 
 /// `rank 3`, `ranks 0-511, 513-1023`; a long list is cut.
 fn numbers(all: &[u32]) -> String {
-    let several = if all.len() > 1 { "s" } else { "" };
     let mut distinct = all.to_vec();
     distinct.sort_unstable();
     distinct.dedup();
+    let several = if distinct.len() > 1 { "s" } else { "" };
     format!("rank{several} {}", cut(&ranges(&mut distinct), all.len()))
 }
 
