@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 /// Jobs that are listed.
 const LISTED: usize = 16;
 
-/// `2 jobs, each compared with itself: run7 (4 ranks), run8 (2 ranks)`, and how to see one. For each
-/// job its number of ranks.
+/// `2 jobs, each compared with itself: run7 (4 ranks), run8 (2 ranks)`, and how to see one. For
+/// each job its number of ranks.
 pub(super) fn job_list<'n>(jobs: impl Iterator<Item = (&'n JobName, usize)>) -> String {
     let jobs: Vec<_> = jobs.filter(|(name, _)| **name != JobName::NoJob).collect();
     let mut out = format!("{} jobs, each compared with itself: ", jobs.len());
