@@ -3,6 +3,7 @@
 use crate::model::dump::{Dump, DumpedThread};
 use crate::model::profile::Role;
 use crate::model::sample::Gil;
+use crate::model::wait::WaitKind;
 use rustc_hash::FxHashMap;
 
 /// A thread of a dump: indices of its process and of itself in it.
@@ -86,7 +87,9 @@ pub fn groups(dump: &Dump) -> Vec<Group> {
             let process = dump.processes.get(process);
             process.is_some_and(|process| matches!(process.role, Role::Launcher | Role::Other))
         });
-        (class, is_aside, group.members.len())
+        let wait = first.and_then(|thread| thread.wait.as_ref());
+        let waits_for_ranks = wait.is_some_and(|wait| wait.kind == WaitKind::Collective);
+        (class, is_aside, group.members.len(), waits_for_ranks)
     });
     groups
 }
@@ -97,8 +100,22 @@ pub fn thread(dump: &Dump, (process, thread): ThreadPlace) -> Option<&DumpedThre
 
 #[cfg(test)]
 mod tests {
-    use super::super::built::{process, thread as stack};
+    use super::super::built::{process, thread as stack, waiting};
     use super::*;
+
+    #[test]
+    fn of_two_ranks_the_one_that_is_in_no_collective_comes_first() {
+        let waits = waiting(1, &["step:7"], WaitKind::Collective, "all_reduce");
+        let dump = Dump {
+            processes: vec![
+                process(1, vec![waits]),
+                process(2, vec![stack(2, &["save:9"])]),
+            ],
+            ..Dump::default()
+        };
+        let first = groups(&dump).into_iter().next().map(|group| group.members);
+        assert_eq!(first, Some(vec![(1, 0)]));
+    }
 
     #[test]
     fn launchers_come_after_the_ranks() {

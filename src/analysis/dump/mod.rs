@@ -29,7 +29,6 @@ use crate::model::progress::CounterKind;
 use crate::model::quality::DurationHistogram;
 use crate::model::sample::{Capture, Gil, ThreadState};
 use crate::model::wait::WaitKind;
-use crate::torch::job::job_key;
 use rustc_hash::FxHashMap;
 
 /// Processes between a rank and what started it.
@@ -157,7 +156,7 @@ fn of_process(
 
 /// The job of a process: what its environment says, or, of a launcher, that of a rank below it.
 fn job_of(profile: &Profile, process: &ProfileProcess) -> Option<JobKey> {
-    let own = |process: &ProfileProcess| job_key(&process.info.environment);
+    let own = |process: &ProfileProcess| process.job.clone();
     let is_below = |rank: &&ProfileProcess| {
         let mut at = *rank;
         // Pids of a damaged recording may form a ring.
