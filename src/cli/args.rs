@@ -1,6 +1,7 @@
 //! Arguments as typed. They go no further than [`plan`](super::plan).
 
 use super::formats::{self, Format, extensions};
+use super::transport::PROGRAM;
 use crate::analysis::job::mesh::Mesh;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -863,7 +864,7 @@ pub(crate) struct MachineArguments {
     #[arg(long, value_name = "COMMAND")]
     pub(crate) via: Option<String>,
     /// torchspy on these machines
-    #[arg(long, value_name = "PATH", default_value = "torchspy")]
+    #[arg(long, value_name = "PATH", default_value = PROGRAM)]
     pub(crate) program: String,
     /// How long a machine may take: those that do not answer by then are named
     #[arg(long, value_name = "TIME", default_value = "10s")]

@@ -18,6 +18,7 @@ pub(super) fn process_of(pid: i32, note: &str) -> DumpedProcess {
         pid,
         role: Role::Other,
         trainer_pid: None,
+        job: None,
         command: name.map(|thread| thread.name.clone()).into_iter().collect(),
         python: String::new(),
         torch: String::new(),

@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 /// The longest dump, bytes: 100,000 calls with their stacks.
 const MAX_BYTES: u64 = 1 << 30;
 
+/// The highest rank without a dump that is listed.
+const MAX_RANK: u32 = 1 << 20;
+
 /// What flight recorders say, if the first of the files is a dump of one.
 pub(crate) fn flight(paths: &[PathBuf]) -> Result<Option<FlightReport>, Failure> {
     let is_one = |path: &PathBuf| {
@@ -45,9 +48,20 @@ pub(crate) fn flight(paths: &[PathBuf]) -> Result<Option<FlightReport>, Failure>
         ));
     }
     let ranks: Vec<u32> = dumps.keys().copied().collect();
-    let last = ranks.last().copied().unwrap_or(0);
+    let named = dumps
+        .values()
+        .flat_map(|dump| dump.members.values().flatten());
+    let last = ranks
+        .iter()
+        .chain(named)
+        .copied()
+        .max()
+        .unwrap_or(0)
+        .min(MAX_RANK);
     Ok(Some(FlightReport {
-        missing_ranks: (0..last).filter(|rank| !dumps.contains_key(rank)).collect(),
+        missing_ranks: (0..=last)
+            .filter(|rank| !dumps.contains_key(rank))
+            .collect(),
         ranks,
         not_read,
         findings: findings(&dumps),

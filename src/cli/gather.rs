@@ -6,6 +6,7 @@ use super::dump_plan::{Answers, Hosts};
 use super::failure::Failure;
 use super::pause::is_interrupted;
 use super::regular::open_regular;
+use super::trainers::running;
 use super::transport::Transport;
 use crate::analysis::dump::job::{HostAnswer, Unanswered};
 use crate::os::signals::Signals;
@@ -227,11 +228,16 @@ fn hosts_of(folder: &Path) -> Result<Vec<String>, Failure> {
 
 /// The nodes of a Slurm job.
 fn nodes_of(job: &str, interrupt: &Interrupt) -> Result<Vec<String>, Failure> {
-    let hint = "--hosts HOST,HOST names the machines of a job that Slurm does not know";
+    let hint = match running(Some(job)).is_empty() {
+        true => "--hosts HOST,HOST names the machines of a job that Slurm does not know".to_owned(),
+        false => format!(
+            "ranks of job {job} run on this machine: --all-trainers --job {job}; with others --hosts HOST,HOST --job {job}"
+        ),
+    };
     let words = |line: &[&str]| line.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
     let ask = |line: &[&str]| -> Result<String, Failure> {
         let said = run(&words(line), SLURM, interrupt)
-            .map_err(|why| Failure::message(format!("{}: {why}", line.join(" "))).hint(hint))?;
+            .map_err(|why| Failure::message(format!("{}: {why}", line.join(" "))).hint(&hint))?;
         Ok(String::from_utf8_lossy(&said).trim().to_owned())
     };
     // squeue(1): %N is the list of nodes, as node[001-128].

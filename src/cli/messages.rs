@@ -107,15 +107,21 @@ fn in_own_form(text: &str, kind: ErrorKind, hinted: bool) -> String {
             lines.push(line.to_owned());
         } else if needs_hint {
             lines.push(match kind {
-                ErrorKind::UnknownArgument if text.contains("torchspy dump") => {
-                    "hint: the process is given with --pid: torchspy dump --pid 4242; --help shows the other options"
-                        .to_owned()
-                }
+                ErrorKind::UnknownArgument if takes_pid(text).is_some() => format!(
+                    "hint: the process is given with --pid: torchspy {} --pid 4242; --help shows the other options",
+                    takes_pid(text).unwrap_or_default()
+                ),
                 _ => "hint: --help shows the options".to_owned(),
             });
         }
     }
     lines.join("\n")
+}
+
+/// The command of clap's text, if it takes a process by `--pid` alone.
+fn takes_pid(text: &str) -> Option<&'static str> {
+    let mut commands = ["dump", "watch"].into_iter();
+    commands.find(|command| text.contains(&format!("torchspy {command}")))
 }
 
 /// Writes data to standard output. A reader that has gone away (`| head`) is not an error.

@@ -4,7 +4,7 @@ use super::failure::Failure;
 use crate::model::process::ProcessInfo;
 use crate::os::process_info::read_process_info;
 use crate::os::redaction::Redaction;
-use crate::torch::job::JobPlace;
+use crate::torch::job::{JobPlace, job_ids};
 use rustc_hash::FxHashMap;
 use std::io::Read;
 use std::path::Path;
@@ -13,10 +13,6 @@ use std::path::Path;
 const MAX_PROCESSES: usize = 65_536;
 /// Most of a process's memory map that is read, bytes.
 const MAX_MAPS: u64 = 4 << 20;
-
-/// Variables that hold a job's id: Slurm's, and torchrun's `--rdzv-id`
-/// (torch/distributed/elastic/agent/server/local_elastic_agent.py, 2.15.0).
-const JOB_VARIABLES: &[&str] = &["SLURM_JOB_ID", "TORCHELASTIC_RUN_ID"];
 
 /// A process that may train.
 struct Candidate {
@@ -34,7 +30,7 @@ pub(super) fn trainers(job: Option<&str>) -> Result<Vec<i32>, Failure> {
     }
     Err(match (job, all) {
         (Some(job), 1..) => Failure::message(format!("no trainer of job {job} runs here")).hint(
-            format!("{all} Python processes with a rank or torch belong to other jobs: by SLURM_JOB_ID, and by TORCHELASTIC_RUN_ID"),
+            format!("{all} Python processes with a rank or torch belong to other jobs: by the ids of batch systems (SLURM_JOB_ID), and of torchrun (--rdzv-id)"),
         ),
         _ => Failure::message("no trainer runs here that this user may read").hint(
             "a trainer is a Python process with a rank in its environment, or with torch loaded; --pid PID takes any",
@@ -89,14 +85,10 @@ fn candidate(pid: i32) -> Option<Candidate> {
         // A program with an interpreter of its own.
         false => has_rank && maps_contain(pid, &["libpython"]),
     };
-    let job_ids = info.environment.into_iter();
     trains.then(|| Candidate {
         pid,
         parent: info.parent_pid,
-        job_ids: job_ids
-            .filter(|(name, _)| JOB_VARIABLES.contains(&name.as_str()))
-            .map(|(_, value)| value)
-            .collect(),
+        job_ids: job_ids(&info.environment),
     })
 }
 

@@ -1,6 +1,7 @@
 //! The command that runs torchspy on a host: ssh, srun, kubectl, whatever started the job.
 
 use super::failure::Failure;
+use crate::os::host::host_name;
 
 /// A command line with `{host}` in it, and what it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,8 +10,12 @@ pub(crate) struct Transport {
     via: Vec<String>,
     /// torchspy and its arguments.
     words: Vec<String>,
+    /// The name of this machine, and what is run on it in place of the above.
+    here: Option<(String, Vec<String>)>,
 }
 
+/// torchspy, where `--program` names no other.
+pub(super) const PROGRAM: &str = "torchspy";
 /// Replaced by the name of a host.
 const HOST: &str = "{host}";
 
@@ -29,14 +34,28 @@ impl Transport {
                 example,
             ));
         }
-        Ok(Self { via, words })
+        Ok(Self {
+            via,
+            words,
+            here: None,
+        })
     }
 
-    /// By ssh, which asks for nothing: there is one terminal, and many hosts.
+    /// By ssh, which asks for nothing: there is one terminal, and many hosts. This machine, which
+    /// need not admit itself, is asked without it: by this torchspy where no other is named.
     pub(super) fn ssh(words: Vec<String>) -> Result<Self, Failure> {
         // The shell on the other side splits what it gets into words.
-        let words = words.iter().map(|word| quoted(word)).collect();
-        Self::new("ssh -o BatchMode=yes -o ConnectTimeout=5 {host} --", words)
+        let split = words.iter().map(|word| quoted(word)).collect();
+        let mut own = words;
+        if let (Some(program), Ok(this)) = (own.first_mut(), std::env::current_exe())
+            && program == PROGRAM
+        {
+            *program = this.to_string_lossy().into_owned();
+        }
+        Ok(Self {
+            here: Some((host_name(), own)),
+            ..Self::new("ssh -o BatchMode=yes -o ConnectTimeout=5 {host} --", split)?
+        })
     }
 
     /// By a step of a Slurm job, which shares the CPUs of those that run.
@@ -45,7 +64,9 @@ impl Transport {
         if job.is_empty() || !job.bytes().all(is_id) {
             return Err(Failure::usage(
                 format!("`{job}` is no id of a Slurm job"),
-                "--job 4711; where Slurm did not start the job: --hosts HOST,HOST",
+                format!(
+                    "--job 4711; where Slurm did not start the job: --all-trainers --job {job} on its machine, or --hosts HOST,HOST"
+                ),
             ));
         }
         Self::new(
@@ -56,6 +77,9 @@ impl Transport {
 
     /// The command for one host.
     pub(super) fn command(&self, host: &str) -> Vec<String> {
+        if let Some((_, own)) = self.here.as_ref().filter(|(here, _)| here == host) {
+            return own.clone();
+        }
         let via = self.via.iter().map(|word| word.replace(HOST, host));
         via.chain(self.words.iter().cloned()).collect()
     }
@@ -63,8 +87,11 @@ impl Transport {
     /// The same for a machine that does not ask NCCL.
     pub(super) fn without_ras(mut self) -> Self {
         let option = "--no-ras";
-        if !self.words.iter().any(|word| word == option) {
-            self.words.push(option.to_owned());
+        let own = self.here.as_mut().map(|(_, own)| own);
+        for words in own.into_iter().chain([&mut self.words]) {
+            if !words.iter().any(|word| word == option) {
+                words.push(option.to_owned());
+            }
         }
         self
     }

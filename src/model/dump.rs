@@ -33,6 +33,8 @@ pub struct DumpedProcess {
     pub role: Role,
     /// The pid of the trainer that a DataLoader worker feeds.
     pub trainer_pid: Option<i32>,
+    /// The job that it belongs to; `None` if nothing says so.
+    pub job: Option<JobKey>,
     /// Its command line, without secrets.
     pub command: Vec<String>,
     /// Interpreter version; empty without one.
@@ -47,6 +49,16 @@ pub struct DumpedProcess {
     pub gil_holder: Option<i32>,
     /// Its threads: the training thread first, other Python threads next.
     pub threads: Vec<DumpedThread>,
+}
+
+/// What the ranks of a job have in common, and those of two jobs do not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct JobKey {
+    /// Ids of the job, the user's first, then the batch system's, then the launcher's.
+    pub ids: Vec<String>,
+    /// Where its ranks meet: `port 29500`, or `MASTER_ADDR:MASTER_PORT` where it has no id.
+    pub address: Option<String>,
+    pub world_size: Option<u32>,
 }
 
 /// A progress counter.

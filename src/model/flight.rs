@@ -10,6 +10,8 @@ pub struct FlightDump {
     pub calls: Vec<Call>,
     /// The number of the last collective that each process group was given, by the group's name.
     pub enqueued: FxHashMap<String, u64>,
+    /// The job's ranks in each process group, by the group's name.
+    pub members: FxHashMap<String, Vec<u32>>,
 }
 
 /// A collective, or a point-to-point call.

@@ -3,6 +3,7 @@
 use super::category::{Activity, FrameKind, Phase, SummaryRow};
 use super::collective::CollectivePart;
 use super::compile::CompileMark;
+use super::dump::JobKey;
 use super::facts::{Facts, Wait};
 use super::frame::{Partial, Trust};
 use super::ids::{CollectiveId, FunctionId, NnModuleId, ProcessId, StackId, ThreadId};
@@ -91,6 +92,8 @@ impl Role {
 pub struct ProfileProcess {
     pub info: ProcessInfo,
     pub role: Role,
+    /// What its environment says of its job; `None` if nothing.
+    pub job: Option<JobKey>,
     /// The thread whose wall time the summary is of: the one that runs the training loop. `None`
     /// without Python threads.
     pub training_thread: Option<ThreadId>,

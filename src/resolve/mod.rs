@@ -16,6 +16,7 @@ mod time_axis;
 use crate::model::facts::Facts;
 use crate::model::profile::{AddedRules, Profile, ProfileProcess, ProfileSample};
 use crate::recording::Recording;
+use crate::torch::job::job_key;
 use crate::torch::role::{ThreadFacts, roles, training_thread};
 use crate::torch::rules::RuleSet;
 use classes::Classifier;
@@ -52,6 +53,7 @@ pub fn resolve(recording: &Recording, names: Names) -> Profile {
             ProfileProcess {
                 info: info.clone(),
                 role,
+                job: job_key(&info.environment),
                 training_thread: training_thread(&own),
             }
         })

@@ -81,6 +81,8 @@ pub(super) struct Worker {
     ranks: Option<RankChoice>,
     calls: NnModuleCalls,
     progress: Progress,
+    /// The session is one snapshot.
+    once: bool,
     symbols: SymbolLoader,
     last_stacks: FxHashMap<ThreadId, Option<StackId>>,
     samples: Vec<Sample>,
@@ -135,6 +137,7 @@ impl Worker {
             ranks: options.ranks.clone(),
             calls: NnModuleCalls::default(),
             progress: Progress::default(),
+            once: options.once,
             symbols: SymbolLoader::start(!options.once),
             last_stacks: FxHashMap::default(),
             samples: Vec::new(),

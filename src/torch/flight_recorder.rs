@@ -14,13 +14,25 @@ use serde::Deserialize;
 /// The first byte of a pickle of protocol 2 and later.
 const PICKLE: u8 = 0x80;
 
+/// The name of the group of all ranks.
+const DEFAULT_GROUP: &str = "0";
+
 #[derive(Deserialize)]
 struct Raw {
     version: String,
     #[serde(default)]
+    pg_config: FxHashMap<String, RawConfig>,
+    #[serde(default)]
     pg_status: FxHashMap<String, RawStatus>,
     #[serde(default)]
     entries: Vec<RawEntry>,
+}
+
+#[derive(Deserialize)]
+struct RawConfig {
+    /// A list in a text: `[0, 1]`.
+    #[serde(default)]
+    ranks: String,
 }
 
 #[derive(Deserialize)]
@@ -89,6 +101,17 @@ pub fn read(bytes: &[u8]) -> anyhow::Result<FlightDump> {
         names.insert(entry.pg_id, entry.process_group.0.clone());
         dump.calls.push(call(entry));
     }
+    for (name, config) in raw.pg_config {
+        // Gloo's default group has no name here, and that of its number in its calls.
+        let name = if name.is_empty() {
+            DEFAULT_GROUP.to_owned()
+        } else {
+            name
+        };
+        if let Ok(ranks) = serde_json::from_str(&config.ranks) {
+            dump.members.insert(name, ranks);
+        }
+    }
     for (id, status) in raw.pg_status {
         let name = id.parse().ok().and_then(|id: i64| names.get(&id));
         let enqueued = match &status.last_enqueued_collective {
@@ -131,7 +154,7 @@ fn call(entry: RawEntry) -> Call {
 mod tests {
     use super::*;
 
-    const TEXT: &str = r#"{"version": "2.10", "pg_config": {}, "pg_status":
+    const TEXT: &str = r#"{"version": "2.10", "pg_config": {"": {"name": "", "desc": "", "ranks": "[0, 1, 2]"}, "4": {"ranks": "[1,"}, "5": {}}, "pg_status":
         {"0": {"last_enqueued_collective": 9, "last_started_collective": -1, "last_completed_collective": 8},
          "4": {"last_enqueued_collective": "-1"}},
         "entries": [{"collective_seq_id": 9, "p2p_seq_id": 0, "pg_id": 0, "process_group": ["0", "default_pg"],
@@ -144,6 +167,10 @@ mod tests {
         assert!(is_flight_dump(TEXT.as_bytes()) && !is_flight_dump(b"{}") && !is_flight_dump(b""));
         let dump = read(TEXT.as_bytes()).unwrap();
         assert_eq!(dump.enqueued.get("0"), Some(&9));
+        assert_eq!(
+            (dump.members.get("0"), dump.members.len()),
+            (Some(&vec![0, 1, 2]), 1)
+        );
         assert_eq!(
             dump.calls,
             [Call {

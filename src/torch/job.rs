@@ -1,5 +1,6 @@
 //! The place of a process in its job, from its environment and its command line.
 
+use crate::model::dump::JobKey;
 use crate::model::parallel::USERS_MESH;
 use std::path::Path;
 
@@ -105,10 +106,7 @@ impl JobPlace {
     pub fn of(environment: &[(String, String)], command: &[String]) -> Self {
         let variables =
             |names: &'static [&str]| names.iter().filter_map(|name| value(environment, name));
-        let job = || {
-            let mut named = variables(JOBS).filter(|&job| job != NO_JOB && !job.is_empty());
-            named.next().map(str::to_owned)
-        };
+        let job = || job_ids(environment).into_iter().next();
         let node = || variables(NODES).find_map(number);
         let Some(launcher) = launcher(command) else {
             let (rank, world_size, local_rank) = ranks(environment);
@@ -130,6 +128,36 @@ impl JobPlace {
             ..Self::default()
         }
     }
+}
+
+/// All ids of a job in a process's environment, in the order of [`JOBS`].
+pub fn job_ids(environment: &[(String, String)]) -> Vec<String> {
+    let mut ids: Vec<String> = Vec::new();
+    for id in JOBS.iter().filter_map(|name| value(environment, name)) {
+        if id != NO_JOB && !id.is_empty() && !ids.iter().any(|known| known == id) {
+            ids.push(id.to_owned());
+        }
+    }
+    ids
+}
+
+/// What tells the job of a process from other jobs; `None` if its environment says nothing.
+///
+/// Ranks of one job may name the host where they meet differently: it counts only where no id does.
+pub fn job_key(environment: &[(String, String)]) -> Option<JobKey> {
+    let ids = job_ids(environment);
+    let host = value(environment, "MASTER_ADDR").filter(|_| ids.is_empty());
+    let address = value(environment, "MASTER_PORT").map(|port| match host {
+        Some(host) => format!("{host}:{port}"),
+        None => format!("port {port}"),
+    });
+    let (_, world_size, _) = ranks(environment);
+    let is_known = address.is_some() || !ids.is_empty();
+    is_known.then_some(JobKey {
+        ids,
+        address,
+        world_size,
+    })
 }
 
 /// Rank, world size and local rank, from the environment.

@@ -10,6 +10,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use tempfile::NamedTempFile;
 use yaml_rust2::{Yaml, YamlLoader};
 
 /// How long a figure may take to come, on a machine whose CPUs others use.
@@ -19,16 +20,18 @@ const PATIENCE: Duration = Duration::from_secs(120);
 struct Agent {
     child: Child,
     address: String,
+    log: NamedTempFile,
 }
 
 impl Agent {
     fn start(job: &str, options: &[&str]) -> Self {
+        let log = NamedTempFile::new().unwrap();
         let mut child = Command::new(TORCHSPY)
             .args(["agent", "--listen", "127.0.0.1:0", "--every", "1s"])
             .args(["--job", job])
             .args(options)
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(log.reopen().unwrap())
             .spawn()
             .unwrap();
         let mut line = String::new();
@@ -36,7 +39,11 @@ impl Agent {
         BufReader::new(output).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("http://").unwrap();
         let address = address.strip_suffix("/metrics").unwrap().to_owned();
-        Self { child, address }
+        Self {
+            child,
+            address,
+            log,
+        }
     }
 
     /// Status line and body.
@@ -64,9 +71,11 @@ impl Agent {
         }
     }
 
-    fn end(mut self) {
+    /// What it said until its end.
+    fn end(mut self) -> String {
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
         assert!(self.child.wait().unwrap().success());
+        std::fs::read_to_string(self.log.path()).unwrap()
     }
 }
 
@@ -113,8 +122,17 @@ fn a_hang_of_a_job_is_found() {
     for (labels, seconds) in series(&text, "torchspy_wait_seconds_total") {
         assert!(labels.contains("cause=\"lock\"") && seconds > 0.0, "{text}");
     }
+    // It hangs until its processes end, and then no more.
     drop(target);
-    agent.end();
+    agent.until("it hangs after its end", |text| {
+        let found = series(text, "torchspy_hang");
+        found.len() == 2 && found.iter().all(|&(_, value)| value == 0.0)
+    });
+    let log = agent.end();
+    assert!(
+        log.contains(" has ended") && !log.contains("goes on"),
+        "{log}"
+    );
     let host = std::fs::read_dir(folder.path()).unwrap().next();
     let files = std::fs::read_dir(host.unwrap().unwrap().path()).unwrap();
     let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());

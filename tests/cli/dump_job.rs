@@ -428,6 +428,86 @@ fn all_processes_of_a_job_on_this_machine() {
 }
 
 #[test]
+fn ranks_of_two_jobs_are_not_compared_with_each_other() {
+    let (Some((two, first)), Some((three, second))) =
+        (ranks(2, "two", &[]), ranks(3, "three", &[]))
+    else {
+        return;
+    };
+    let pids = [two.pid().to_string(), three.pid().to_string()];
+    let options = ["--pid", &pids[0], "--pid", &pids[1], "--tree"];
+    let shown = text(&dump(&options));
+    let list =
+        format!("2 jobs, each compared with itself: {second} (3 ranks), {first} (2 ranks)\n");
+    for line in [
+        list.as_str(),
+        &format!("one of them alone: --job {second}\n"),
+        &format!("\nJOB {second}\n"),
+        &format!("\nJOB {first}\n"),
+        "\n  rank 2 differs: waits: read at",
+        "\n  ranks 0-1: waits for threading.Lock",
+        "\n  rank 1: waits: read at",
+        "\n  rank 0: waits for threading.Lock",
+    ] {
+        assert!(shown.contains(line), "{line}\n{shown}");
+    }
+
+    let answer = text(&dump(&[&options[..], &["--json"]].concat()));
+    let look: Value = serde_json::from_str(&answer).unwrap();
+    let ranks = look["looks"][0]["ranks"].as_array().unwrap();
+    let sizes = ranks
+        .iter()
+        .map(|each| each["pids"].as_array().unwrap().len());
+    assert_eq!(sizes.collect::<Vec<_>>(), [1, 2, 1, 1]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("node1.json");
+    std::fs::write(&file, answer).unwrap();
+    let from = ["--from", file.to_str().unwrap()];
+    let shown = text(&dump(&from));
+    for line in [
+        list.as_str(),
+        "\n3 ranks on 1 machine",
+        "\n2 ranks on 1 machine",
+    ] {
+        assert!(shown.contains(line), "{line}\n{shown}");
+    }
+    assert!(!shown.contains("found more than once"), "{shown}");
+    let whole: Value =
+        serde_json::from_str(&text(&dump(&[&from[..], &["--json"]].concat()))).unwrap();
+    assert_eq!(whole["job"], json!(second));
+    assert_eq!(whole["other_jobs"][0]["job"], json!(first));
+    assert_eq!(whole["other_jobs"][0]["world_size"], 2);
+}
+
+#[test]
+fn this_machine_is_asked_without_ssh_and_slurm_is_no_dead_end() {
+    let slurm = format!("here{}", std::process::id());
+    let Some((_target, job)) = ranks(2, "here", &[("SLURM_JOB_ID", &slurm)]) else {
+        return;
+    };
+    let host = nix::unistd::gethostname().unwrap();
+    let bin = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(TORCHSPY);
+        command.arg("dump").args(arguments);
+        // Neither ssh nor Slurm.
+        command.env("PATH", bin.path()).output().unwrap()
+    };
+    let host = host.to_str().unwrap();
+    let shown = text(&run(&["--hosts", host, "--job", &job, "--timeout", "60s"]));
+    assert!(shown.contains("2 ranks on 1 machine"), "{shown}");
+    let not_there = said(&run(&["--job", &slurm]));
+    let hint =
+        format!("hint: ranks of job {slurm} run on this machine: --all-trainers --job {slurm}");
+    assert!(not_there.contains(&hint), "{not_there}");
+    let no_id = said(&run(&["--job", &job]));
+    assert!(
+        no_id.contains(&format!("--all-trainers --job {job}")),
+        "{no_id}"
+    );
+}
+
+#[test]
 fn several_processes_are_dumped_together() {
     let Some((target, _)) = ranks(3, "several", &[]) else {
         return;

@@ -6,6 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -80,8 +81,14 @@ fn a_hang_is_dumped_and_a_command_runs() {
         "{why}"
     );
     let text = read("hang.txt");
-    let begins = text.starts_with("HANG: no training thread moved for ");
+    let head = text.lines().next().unwrap();
+    let begins =
+        head.starts_with("HANG on ") && head.contains(" UTC: no training thread moved for ");
     assert!(begins && text.contains("RANKS"), "{text}");
+    for name in ["hang.txt", "hang.json"] {
+        let metadata = folder.path().join(name).metadata().unwrap();
+        assert_eq!(metadata.permissions().mode() & 0o777, 0o600, "{name}");
+    }
     assert_eq!(text, read("copy"));
     let json: Value = serde_json::from_str(&read("hang.json")).unwrap();
     assert_eq!(json["looks"][0]["ranks"].as_array().unwrap().len(), 1);
@@ -236,11 +243,19 @@ fn what_cannot_be_watched_is_an_error() {
     );
     for wrong in [
         &["watch"][..],
+        &["watch", "4242"],
         &["watch", "--pid", "1", "--times", "0"],
         &["watch", "--pid", "1", "--after", "x"],
     ] {
         let output = Command::new(TORCHSPY).args(wrong).output().unwrap();
         assert_eq!(output.status.code(), Some(2));
         assert!(said(&output).contains("hint: "));
+        let by_pid = "the process is given with --pid: torchspy watch --pid 4242";
+        let has_pid = wrong.contains(&"--pid") || wrong.len() == 1;
+        assert!(
+            has_pid || said(&output).contains(by_pid),
+            "{}",
+            said(&output)
+        );
     }
 }

@@ -63,6 +63,7 @@ impl Builder {
         self.profile.processes.push(ProfileProcess {
             info,
             role,
+            job: None,
             training_thread: None,
         });
         ProcessId::from_index(self.profile.processes.len() - 1)

@@ -113,6 +113,7 @@ fn empty(parts: &[(Phase, f64)]) -> Profile {
             world_size: None,
             local_rank: None,
         },
+        job: None,
         training_thread: Some(ThreadId(0)),
     });
     profile.threads.push(ThreadInfo {

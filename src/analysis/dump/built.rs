@@ -91,6 +91,7 @@ pub(super) fn process(pid: i32, threads: Vec<DumpedThread>) -> DumpedProcess {
         pid,
         role: Role::Other,
         trainer_pid: None,
+        job: None,
         command: Vec::new(),
         python: String::new(),
         torch: String::new(),

@@ -36,7 +36,7 @@ pub enum Disagreement {
         /// Those of them that are in a collective of another group: they wait, too.
         wait_elsewhere: Vec<u32>,
     },
-    /// All have called it, and it has not ended.
+    /// All that have a dump have called it, and it has not ended.
     NotDone,
 }
 
@@ -47,6 +47,8 @@ pub struct Finding {
     pub description: String,
     /// Ranks with a dump that have used the group.
     pub members: Vec<u32>,
+    /// Ranks of the group without a dump: what they have called is not known.
+    pub without_dump: Vec<u32>,
     /// The collective's number in the group.
     pub number: u64,
     /// How it was called.
@@ -93,6 +95,16 @@ fn finding(dumps: &BTreeMap<u32, FlightDump>, group: &(String, String)) -> Optio
     }
     let (&least, &most) = (positions.values().min()?, positions.values().max()?);
     let members: Vec<u32> = positions.keys().copied().collect();
+    let listed: BTreeSet<u32> = dumps
+        .values()
+        .filter_map(|dump| dump.members.get(&group.0))
+        .flatten()
+        .copied()
+        .collect();
+    let without_dump: Vec<u32> = listed
+        .into_iter()
+        .filter(|rank| !dumps.contains_key(rank))
+        .collect();
     let made = |number: u64, ranks: &[u32]| {
         let calls = ranks.iter().filter_map(|rank| {
             let mut own = collectives(dumps.get(rank)?, group);
@@ -104,6 +116,7 @@ fn finding(dumps: &BTreeMap<u32, FlightDump>, group: &(String, String)) -> Optio
         group: group.0.clone(),
         description: group.1.clone(),
         members: members.clone(),
+        without_dump: without_dump.clone(),
         number,
         calls: made(number, &members),
         what,
@@ -248,6 +261,18 @@ mod tests {
             (&[1][..], 1, &[][..])
         );
         assert_eq!(lasts[0].operation, "all_reduce");
+    }
+
+    #[test]
+    fn a_rank_without_a_dump_may_be_the_one() {
+        let dump = FlightDump {
+            calls: vec![call("0", 1, "all_reduce", false)],
+            members: [("0".to_owned(), vec![0, 1, 2])].into_iter().collect(),
+            ..FlightDump::default()
+        };
+        let found = findings(&[(0, dump.clone()), (1, dump)].into_iter().collect());
+        assert_eq!(found[0].what, Disagreement::NotDone);
+        assert_eq!(found[0].without_dump, [2]);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Groups threads with equal stacks, so that each stack is shown once.
 
 use crate::model::dump::{Dump, DumpedThread};
+use crate::model::profile::Role;
 use crate::model::sample::Gil;
+use crate::model::wait::WaitKind;
 use rustc_hash::FxHashMap;
 
 /// A thread of a dump: indices of its process and of itself in it.
@@ -80,11 +82,67 @@ pub fn groups(dump: &Dump) -> Vec<Group> {
             _ if !thread.frames.is_empty() => 2,
             _ => 3,
         });
-        (class, group.members.len())
+        // What a launcher does, or another process besides ranks and workers, is no answer.
+        let is_aside = group.members.iter().all(|&(process, _)| {
+            let process = dump.processes.get(process);
+            process.is_some_and(|process| matches!(process.role, Role::Launcher | Role::Other))
+        });
+        let wait = first.and_then(|thread| thread.wait.as_ref());
+        let waits_for_ranks = wait.is_some_and(|wait| wait.kind == WaitKind::Collective);
+        (class, is_aside, group.members.len(), waits_for_ranks)
     });
     groups
 }
 
 pub fn thread(dump: &Dump, (process, thread): ThreadPlace) -> Option<&DumpedThread> {
     dump.processes.get(process)?.threads.get(thread)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::built::{process, thread as stack, waiting};
+    use super::*;
+
+    #[test]
+    fn of_two_ranks_the_one_that_is_in_no_collective_comes_first() {
+        let waits = waiting(1, &["step:7"], WaitKind::Collective, "all_reduce");
+        let dump = Dump {
+            processes: vec![
+                process(1, vec![waits]),
+                process(2, vec![stack(2, &["save:9"])]),
+            ],
+            ..Dump::default()
+        };
+        let first = groups(&dump).into_iter().next().map(|group| group.members);
+        assert_eq!(first, Some(vec![(1, 0)]));
+    }
+
+    #[test]
+    fn launchers_come_after_the_ranks() {
+        let rank = |number: u32, line: &str| {
+            let mut rank = process(number as i32, vec![stack(1, &[line])]);
+            rank.role = Role::Trainer {
+                rank: Some(number),
+                local_rank: None,
+                world_size: None,
+            };
+            rank
+        };
+        let mut launcher = process(9, vec![stack(9, &["wait:1"])]);
+        launcher.role = Role::Launcher;
+        let dump = Dump {
+            processes: vec![
+                launcher,
+                rank(0, "step:7"),
+                rank(1, "step:7"),
+                rank(2, "save:9"),
+            ],
+            ..Dump::default()
+        };
+        let order: Vec<_> = groups(&dump)
+            .into_iter()
+            .map(|group| group.members)
+            .collect();
+        assert_eq!(order, [vec![(3, 0)], vec![(1, 0), (2, 0)], vec![(0, 0)]]);
+    }
 }

@@ -6,9 +6,10 @@
 
 use super::deadlocks::deadlocks;
 use super::moved::positions;
+use super::odd_ranks;
 use super::verdict::{best_step, doing, is_idle_worker, training_thread};
 use super::wakers::may_end;
-use crate::model::dump::{Dump, DumpedProcess, DumpedThread, DumpedWait, Place};
+use crate::model::dump::{Dump, DumpedProcess, DumpedThread, DumpedWait};
 use crate::model::profile::Role;
 use crate::model::sample::ThreadState;
 use crate::model::wait::WaitKind;
@@ -165,7 +166,10 @@ fn all_wait(ranks: &[&DumpedProcess], seen: impl Fn(&u32) -> bool) -> Judgement 
         None if ranks.len() < 2 => Judgement::Elsewhere(
             "it waits for other ranks, and how many there are is not known".to_owned(),
         ),
-        None => Judgement::Hang("all ranks wait in collectives".to_owned()),
+        None => Judgement::Hang(format!(
+            "all ranks wait in collectives{}",
+            odd_ranks::odd_ranks(ranks)
+        )),
         Some(first) if missing.iter().all(seen) => Judgement::Hang(format!(
             "all ranks wait in collectives, and rank {first} has ended"
         )),
@@ -474,11 +478,7 @@ fn name(process: &DumpedProcess) -> String {
 }
 
 fn at(thread: &DumpedThread) -> String {
-    let place = |at: &Place| {
-        let file = at.file.rsplit('/').next().unwrap_or(&at.file);
-        format!(" at {file}:{}", at.line)
-    };
-    thread.at.as_ref().map(place).unwrap_or_default()
+    odd_ranks::at(thread.at.as_ref())
 }
 
 #[cfg(test)]

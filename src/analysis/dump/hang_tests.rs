@@ -256,3 +256,50 @@ fn who_connects_and_what_a_child_writes_is_not_known() {
     };
     assert!(why.contains("the output of a child"), "{why}");
 }
+
+/// What is said of ranks that wait in these collectives, at these lines.
+fn hang_of(waits: &[(&str, &str)]) -> String {
+    let ranks = waits.iter().zip(0..).map(|(&(what, line), number)| {
+        let mut rank = rank(number, waiting(1, &[line], WaitKind::Collective, what));
+        rank.role = Role::Trainer {
+            rank: Some(number),
+            local_rank: None,
+            world_size: Some(waits.len() as u32),
+        };
+        rank
+    });
+    let dump = Dump {
+        processes: ranks.collect(),
+        ..Dump::default()
+    };
+    match judge(&dump, &Since::default()) {
+        Judgement::Hang(why) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_rank_in_another_collective_is_named() {
+    let reduce = ("all_reduce", "step:7");
+    let barrier = ("barrier", "save:142");
+    for (waits, said) in [
+        (&[reduce, reduce, reduce][..], ""),
+        (
+            &[reduce, barrier, reduce],
+            ", but rank 1 in another one: barrier at train.py:142",
+        ),
+        (
+            &[reduce, reduce, ("all_reduce", "log:9")],
+            ", but rank 2 from another line: all_reduce at train.py:9",
+        ),
+        (
+            &[reduce, barrier],
+            ", but in different ones: rank 0 in all_reduce at train.py:7, rank 1 in barrier at train.py:142",
+        ),
+    ] {
+        assert_eq!(
+            hang_of(waits),
+            format!("all ranks wait in collectives{said}")
+        );
+    }
+}

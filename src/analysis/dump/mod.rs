@@ -9,7 +9,9 @@ pub mod groups;
 pub mod hang;
 pub mod hang_job;
 pub mod job;
+pub mod jobs;
 pub mod moved;
+mod odd_ranks;
 pub mod ras;
 pub mod tree;
 pub mod verdict;
@@ -19,7 +21,7 @@ use super::of_thread;
 use crate::model::category::FrameKind;
 use crate::model::depth::MAX_DEPTH;
 use crate::model::dump::{
-    Dump, DumpedFrame, DumpedProcess, DumpedThread, DumpedWait, Owner, Place, Progress,
+    Dump, DumpedFrame, DumpedProcess, DumpedThread, DumpedWait, JobKey, Owner, Place, Progress,
 };
 use crate::model::ids::{ProcessId, StackId, ThreadId};
 use crate::model::profile::{Profile, ProfileProcess, ProfileSample, Role};
@@ -28,6 +30,9 @@ use crate::model::quality::DurationHistogram;
 use crate::model::sample::{Capture, Gil, ThreadState};
 use crate::model::wait::WaitKind;
 use rustc_hash::FxHashMap;
+
+/// Processes between a rank and what started it.
+const MOST_ANCESTORS: usize = 64;
 
 /// Evaluates `profile`, which holds one snapshot. The caller sets the times.
 pub fn dump(profile: &Profile) -> Dump {
@@ -138,6 +143,7 @@ fn of_process(
         pid: process.info.pid,
         role: process.role,
         trainer_pid,
+        job: job_of(profile, process),
         command: process.info.command.clone(),
         python: process.info.python.clone(),
         torch: process.info.torch.clone(),
@@ -145,6 +151,32 @@ fn of_process(
         progress: progress(profile, id),
         gil_holder,
         threads,
+    }
+}
+
+/// The job of a process: what its environment says, or, of a launcher, that of a rank below it.
+fn job_of(profile: &Profile, process: &ProfileProcess) -> Option<JobKey> {
+    let own = |process: &ProfileProcess| process.job.clone();
+    let is_below = |rank: &&ProfileProcess| {
+        let mut at = *rank;
+        // Pids of a damaged recording may form a ring.
+        for _ in 0..MOST_ANCESTORS {
+            if at.info.parent_pid == process.info.pid {
+                return true;
+            }
+            let all = &profile.processes;
+            match all.iter().find(|each| each.info.pid == at.info.parent_pid) {
+                Some(parent) => at = parent,
+                None => return false,
+            }
+        }
+        false
+    };
+    let ranks = profile.processes.iter();
+    let mut ranks = ranks.filter(|each| each.role.rank().is_some());
+    match process.role.rank() {
+        Some(_) => own(process),
+        None => ranks.find(is_below).and_then(own).or_else(|| own(process)),
     }
 }
 

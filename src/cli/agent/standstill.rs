@@ -24,6 +24,8 @@ pub(crate) struct Standstill {
     /// While nothing moves.
     watch: Option<(Watch, Instant)>,
     hangs: bool,
+    /// It has moved since it hung: a process that is being killed does so, too, and then ends.
+    has_moved: bool,
     /// Dumps are written.
     writes: bool,
 }
@@ -37,6 +39,7 @@ impl Standstill {
             steps: VecDeque::new(),
             watch: None,
             hangs: false,
+            has_moved: false,
         }
     }
 
@@ -59,12 +62,13 @@ impl Standstill {
         };
         let half = self.patience() / 2;
         if Duration::from_nanos(end_ns.saturating_sub(moved_ns)) < half {
-            if self.hangs {
+            if self.has_moved {
                 messages::note(&format!("{} goes on", self.named()));
             }
-            (self.watch, self.hangs) = (None, false);
+            (self.has_moved, self.watch, self.hangs) = (self.hangs, None, false);
             return;
         }
+        self.has_moved = false;
         if self.watch.is_none() {
             let mut plan = WatchPlan {
                 after: half,
@@ -72,7 +76,9 @@ impl Standstill {
             };
             plan.look.pids = job.to_vec();
             // A process that ends is found out elsewhere.
-            self.watch = Watch::new(plan).ok().map(|watch| (watch, now));
+            let stood = Duration::from_nanos(end_ns.saturating_sub(moved_ns));
+            let watch = Watch::new(plan).ok();
+            self.watch = watch.map(|watch| (watch.still_for(stood), now));
         }
         let every = EVERY.min(half / 4);
         let found = self.watch.as_mut().and_then(|(watch, due)| {

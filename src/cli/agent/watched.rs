@@ -126,14 +126,16 @@ impl Watched {
     ) {
         while let Ok(segment) = self.segments.try_recv() {
             let stopped_ns = segment.sideband.quality.stops.total_ns();
-            let end_ns = segment.end_ns;
+            let (end_ns, is_last) = (segment.end_ns, segment.last);
             if !pushes.is_empty() {
                 self.unsent.push(segment.clone());
                 self.send(pushes, segment.last);
             }
             let now = Instant::now();
             let ranks = self.follower.add(segment);
-            if job.first() == Some(&self.pid) {
+            if is_last {
+                hangs = false;
+            } else if job.first() == Some(&self.pid) {
                 self.standstill.take(&ranks, end_ns, now, job);
                 hangs = self.standstill.hangs();
             }

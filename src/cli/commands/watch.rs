@@ -14,10 +14,11 @@ use crate::cli::{hints, messages};
 use crate::model::dump::Dump;
 use crate::model::profile::Role;
 use crate::model::wait::WaitKind;
+use crate::os::host::host_name;
 use crate::os::job_activity::{JobActivity, JobCounters};
 use crate::os::sleeps::{is_timed, reads_from_child};
 use crate::report::label::counted;
-use crate::report::naming::utc;
+use crate::report::naming::{utc, utc_time};
 use crate::sampling::session::SessionError;
 use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
@@ -119,6 +120,8 @@ pub(crate) struct Watch {
     last: JobCounters,
     moved: JobCounters,
     moved_at: Instant,
+    /// How long nothing had moved before the first look.
+    before: Duration,
     /// The counters when half the time had passed for which a standstill must last.
     half: Option<JobCounters>,
     /// The longest time without a move that ended by itself.
@@ -163,6 +166,7 @@ impl Watch {
             last: counters.clone(),
             moved: counters,
             moved_at: Instant::now(),
+            before: Duration::ZERO,
             half: None,
             longest: Duration::ZERO,
             usual: UsualStep::default(),
@@ -172,6 +176,17 @@ impl Watch {
         };
         watch.remember(&dump);
         Ok(watch)
+    }
+
+    /// The same for a job of which it is known for how long nothing has moved: what is said of a
+    /// standstill counts that, what is judged does not.
+    pub(crate) fn still_for(self, before: Duration) -> Self {
+        Self { before, ..self }
+    }
+
+    /// How long nothing has moved.
+    fn stood(&self) -> Duration {
+        self.moved_at.elapsed() + self.before
     }
 
     fn remember(&mut self, dump: &Dump) {
@@ -205,6 +220,7 @@ impl Watch {
             if marks != self.marks || marks.is_empty() || counters.has_started(&self.moved) {
                 self.longest = self.longest.max(self.moved_at.elapsed());
                 self.moved_at = Instant::now();
+                self.before = Duration::ZERO;
                 self.moved = counters.clone();
                 self.half = None;
                 self.marks = marks;
@@ -265,7 +281,7 @@ impl Watch {
                 if is_new {
                     messages::note(&format!(
                         "nothing moved for {}, and it is no hang as far as can be told: {why}",
-                        seconds(self.moved_at.elapsed())
+                        seconds(self.stood())
                     ));
                 }
                 Found::Nothing
@@ -320,9 +336,11 @@ impl Watch {
     /// Writes the dump of a hang, as far as that is possible: a command is run without one, too,
     /// since ending the job may be all that it does.
     pub(crate) fn report(&self, hung: &Hung, why: &str) -> Written {
-        let length = seconds(self.moved_at.elapsed());
+        let length = seconds(self.stood());
         let text = format!(
-            "HANG: no training thread moved for {length}. {why}\n\n{}",
+            "HANG on {}, {}: no training thread moved for {length}. {why}\n\n{}",
+            host_name(),
+            utc_time(hung.wall_ns()),
             hung.text()
         );
         let written = self.write(hung, &text);

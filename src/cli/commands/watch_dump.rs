@@ -10,7 +10,9 @@ use crate::report::dump::job_json::render_job_json;
 use crate::report::dump::json::{render_snapshot, render_snapshots};
 use crate::report::dump::text::render_dump;
 use nix::unistd::{AccessFlags, access};
+use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// What a hang looks like.
@@ -75,7 +77,7 @@ pub(super) fn write_new(name: &Path, text: &str) -> Result<PathBuf, Failure> {
         }
         path.push(".txt");
         let path = PathBuf::from(path);
-        match std::fs::File::create_new(&path) {
+        match create_new(&path) {
             Ok(mut file) => {
                 return match write_whole(&path, |_| file.write_all(text.as_bytes())) {
                     Ok(()) => Ok(path),
@@ -95,10 +97,19 @@ pub(super) fn write_new(name: &Path, text: &str) -> Result<PathBuf, Failure> {
 /// Writes a JSON file; returns its path.
 pub(super) fn write_json(hung: &Hung, path: PathBuf) -> Result<PathBuf, Failure> {
     let json = hung.json().map_err(Failure::new)? + "\n";
-    match write_whole(&path, |path| std::fs::write(path, json)) {
+    // One of an earlier run, whose text was removed.
+    let _ = std::fs::remove_file(&path);
+    let write = |path: &Path| create_new(path)?.write_all(json.as_bytes());
+    match write_whole(&path, write) {
         Ok(()) => Ok(path),
         Err(error) => Err(not_written(&path, error)),
     }
+}
+
+/// Creates a file that must not be there yet. Dumps are their owner's alone, as recordings are.
+fn create_new(path: &Path) -> std::io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create_new(true).mode(0o600).open(path)
 }
 
 /// Writes a file, or removes what was written of it.

@@ -6,7 +6,7 @@
 use crate::analysis::dump::job::HostAnswer;
 use crate::model::category::FrameKind;
 use crate::model::dump::{
-    Dump, DumpedFrame, DumpedProcess, DumpedThread, DumpedWait, Local, Lock, Owner, Place,
+    Dump, DumpedFrame, DumpedProcess, DumpedThread, DumpedWait, JobKey, Local, Lock, Owner, Place,
     Progress, THREAD_END,
 };
 use crate::model::frame::Partial;
@@ -121,6 +121,7 @@ struct Process {
     world_size: Option<u32>,
     worker: Option<u32>,
     trainer_pid: Option<i32>,
+    job: Option<Job>,
     command: Vec<String>,
     python: Option<String>,
     torch: Option<String>,
@@ -128,6 +129,13 @@ struct Process {
     gil_holder: Option<i32>,
     progress: Vec<Counter>,
     threads: Vec<Thread>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Job {
+    ids: Vec<String>,
+    address: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -328,6 +336,11 @@ fn process(process: Process) -> DumpedProcess {
             _ => Role::Other,
         },
         trainer_pid: process.trainer_pid,
+        job: process.job.map(|job| JobKey {
+            ids: job.ids,
+            address: job.address,
+            world_size: process.world_size,
+        }),
         command: process.command,
         python: process.python.unwrap_or_default(),
         torch: process.torch.unwrap_or_default(),
@@ -460,13 +473,13 @@ mod tests {
                 "kind": FrameKind::PythonUser.name(), "guess": false, "module": null,
                 "locals": [{"name": "step", "value": "7"}],
             }],
-            "partial": "no_unwind_info", "moved_frames": 1, "wchan": "futex_wait", "kernel_stack": ["a"],
+            "partial": "no_unwind_info", "moved_frames": 1, "slices": 7, "wchan": "futex_wait", "kernel_stack": ["a"],
         });
         json!({
             "wall_s": 1.5, "skew_ms": 2.0, "stopped": 1, "stops_us": [80.0], "longest_stop_us": 80.0,
             "processes": [{
                 "pid": 12, "role": "trainer", "rank": 3, "world_size": 4, "worker": null,
-                "trainer_pid": null, "command": ["python", "train.py"], "python": "3.11", "torch": "2.15",
+                "trainer_pid": null, "job": {"ids": ["run7"], "address": "node1:29500"}, "command": ["python", "train.py"], "python": "3.11", "torch": "2.15",
                 "note": "a note", "gil_holder": 12,
                 "progress": [{"what": "step", "value": 20, "source": "main"}],
                 "threads": [thread],

@@ -14,7 +14,7 @@ const CALLS: usize = 8;
 pub struct FlightReport {
     /// Ranks whose dumps were read.
     pub ranks: Vec<u32>,
-    /// Ranks below the highest without a dump.
+    /// Ranks of the job without a dump, as far as dumps name them.
     pub missing_ranks: Vec<u32>,
     /// Files that could not be read, and why.
     pub not_read: Vec<(String, String)>,
@@ -78,10 +78,17 @@ fn group(out: &mut String, finding: &Finding) {
             calls(out, &finding.calls);
         }
         Disagreement::NotDone => {
-            let _ = writeln!(
-                out,
-                "  all have called collective {number}, and it has not ended:"
-            );
+            let _ = match &finding.without_dump[..] {
+                [] => writeln!(
+                    out,
+                    "  all have called collective {number}, and it has not ended:"
+                ),
+                silent => writeln!(
+                    out,
+                    "  collective {number} has not ended. Of rank {} there is no dump: perhaps the others wait for it. They are in:",
+                    listed(silent)
+                ),
+            };
             calls(out, &finding.calls);
         }
         Disagreement::Behind {

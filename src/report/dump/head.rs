@@ -13,8 +13,8 @@ use std::fmt::Write as _;
 /// Width of a command line.
 const COMMAND: usize = 70;
 
-/// What was captured, at what cost, and each process in one or two lines.
-pub(super) fn processes(out: &mut String, dump: &Dump) {
+/// What was captured, at what cost.
+pub(super) fn captured(out: &mut String, dump: &Dump) {
     let threads: usize = dump
         .processes
         .iter()
@@ -49,6 +49,10 @@ pub(super) fn processes(out: &mut String, dump: &Dump) {
             dump.longest_stop_ns.div_ceil(1000)
         ),
     };
+}
+
+/// Each process in one or two lines.
+pub(super) fn processes(out: &mut String, dump: &Dump) {
     out.push('\n');
     for process in &dump.processes {
         one(out, process);
@@ -269,6 +273,8 @@ pub(super) fn rank_list(dump: &Dump, processes: &[usize]) -> String {
     }
     let mut words = Vec::new();
     if !numbers.is_empty() {
+        numbers.sort_unstable();
+        numbers.dedup();
         let several = if numbers.len() > 1 { "s" } else { "" };
         words.push(format!("rank{several} {}", ranges(&mut numbers)));
     }

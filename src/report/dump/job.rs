@@ -2,9 +2,11 @@
 //! It is as short for a thousand ranks as for eight.
 
 use super::head::{place, thread_words, words};
+use super::job_names::{job_list, job_title};
 use super::ras::ras;
 use crate::analysis::dump::deadlocks::deadlocks;
 use crate::analysis::dump::job::{HostAnswer, Job, JobRank, Unanswered, WaitedFor};
+use crate::analysis::dump::jobs::jobs_of;
 use crate::analysis::dump::tree::{Label, Node, tree};
 use crate::model::dump::Place;
 use crate::model::text::printable;
@@ -26,16 +28,30 @@ const LIST: usize = 60;
 
 /// The answers of a job's machines as text, and those of the others.
 pub fn render_job(answers: &[HostAnswer], unanswered: &[Unanswered], took: Duration) -> String {
-    let job = Job::new(answers);
     let mut out = String::new();
-    machines(&mut out, &job, answers, unanswered, took);
-    waited_for(&mut out, &job);
-    circles(&mut out, answers);
-    groups(&mut out, &job);
-    nccl(&mut out, &job, answers);
-    stacks(&mut out, &job);
+    let jobs = jobs_of(answers);
+    if jobs.len() > 1 {
+        let ranks = |answers: &[HostAnswer]| Job::new(answers).ranks.len();
+        out.push_str(&job_list(
+            jobs.iter().map(|each| (&each.name, ranks(&each.of))),
+        ));
+    }
+    for each in &jobs {
+        out.push_str(&job_title(&each.name));
+        one_job(&mut out, &each.of, unanswered, took);
+    }
     not_read(&mut out, answers);
     out
+}
+
+fn one_job(out: &mut String, answers: &[HostAnswer], unanswered: &[Unanswered], took: Duration) {
+    let job = Job::new(answers);
+    machines(out, &job, answers, unanswered, took);
+    waited_for(out, &job);
+    circles(out, answers);
+    groups(out, &job);
+    nccl(out, &job, answers);
+    stacks(out, &job);
 }
 
 fn machines(
@@ -118,10 +134,10 @@ fn names(names: &[&str]) -> String {
 
 /// `rank 3`, `ranks 0-511, 513-1023`; a long list is cut.
 fn numbers(all: &[u32]) -> String {
-    let several = if all.len() > 1 { "s" } else { "" };
     let mut distinct = all.to_vec();
     distinct.sort_unstable();
     distinct.dedup();
+    let several = if distinct.len() > 1 { "s" } else { "" };
     format!("rank{several} {}", cut(&ranges(&mut distinct), all.len()))
 }
 

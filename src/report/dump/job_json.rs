@@ -3,6 +3,7 @@
 
 use super::json::{SCHEMA, place, render_snapshot};
 use crate::analysis::dump::job::{HostAnswer, Job, JobRank, Unanswered, WaitedFor};
+use crate::analysis::dump::jobs::{JobName, jobs_of};
 use crate::analysis::dump::tree::{Label, Node, tree};
 use crate::model::text::printable_json;
 use serde_json::{Value, json};
@@ -17,13 +18,31 @@ pub fn render_job_json(
     unanswered: &[Unanswered],
     took: Duration,
 ) -> Result<String, serde_json::Error> {
-    let job = Job::new(answers);
     let machines = answers.iter().map(|answer| {
         json!({"host": answer.host, "error": null, "looks": [render_snapshot(&answer.dump)]})
     });
     let silent = unanswered
         .iter()
         .map(|each| json!({"host": each.host, "error": each.why, "looks": null}));
+    let jobs = jobs_of(answers);
+    let mut compared = jobs.iter().map(|each| comparison(&each.name, &each.of));
+    let mut value = compared.next().unwrap_or_default();
+    let others: Vec<Value> = compared.collect();
+    if let Some(keys) = value.as_object_mut() {
+        keys.extend([
+            ("schema".to_owned(), json!(SCHEMA)),
+            ("torchspy".to_owned(), json!(env!("CARGO_PKG_VERSION"))),
+            ("seconds".to_owned(), json!(took.as_secs_f64())),
+            ("hosts".to_owned(), machines.chain(silent).collect()),
+            ("other_jobs".to_owned(), json!(others)),
+        ]);
+    }
+    serde_json::to_string(&value).map(|text| printable_json(&text))
+}
+
+/// The comparison of the ranks of one job.
+fn comparison(name: &JobName, answers: &[HostAnswer]) -> Value {
+    let job = Job::new(answers);
     let one = |rank: &JobRank<'_>| json!({"rank": rank.number(), "host": rank.answer.host, "pid": rank.process.pid});
     let of = |index: &usize| job.ranks.get(*index).map(one);
     let list = |indices: &[usize]| indices.iter().filter_map(of).collect::<Vec<_>>();
@@ -40,11 +59,11 @@ pub fn render_job_json(
     let mut rows = Vec::new();
     let stacks = tree(job.ranks.iter().map(|rank| rank.thread()));
     nodes(&stacks, None, &list, &mut rows);
-    let value = json!({
-        "schema": SCHEMA,
-        "torchspy": env!("CARGO_PKG_VERSION"),
-        "seconds": took.as_secs_f64(),
-        "hosts": machines.chain(silent).collect::<Vec<_>>(),
+    json!({
+        "job": match name {
+            JobName::Id(name) | JobName::Address(name) => Some(name),
+            JobName::Only | JobName::Unknown | JobName::NoJob => None,
+        },
         "world_size": match job.world_size { 0 => None, size => Some(size) },
         "ranks": job.groups.iter().map(|group| json!({
             "ranks": list(&group.processes),
@@ -66,8 +85,7 @@ pub fn render_job_json(
         "twice": job.twice,
         "without_rank": job.without_rank.iter().map(one).collect::<Vec<_>>(),
         "tree": rows,
-    });
-    serde_json::to_string(&value).map(|text| printable_json(&text))
+    })
 }
 
 /// The nodes below `of`, each before those below it; a nested form would be too deep for parsers.

@@ -2,6 +2,7 @@
 
 use crate::analysis::dump::deadlocks::deadlocks;
 use crate::analysis::dump::groups::groups;
+use crate::analysis::dump::jobs::jobs;
 use crate::analysis::dump::moved::{Comparison, Standstill};
 use crate::analysis::dump::verdict::verdict;
 use crate::model::dump::{Dump, DumpedFrame, DumpedProcess, DumpedThread, DumpedWait, Place};
@@ -39,7 +40,19 @@ pub fn render_snapshots(
 /// One snapshot as JSON.
 pub fn render_snapshot(dump: &Dump) -> Value {
     let pid = |index: &usize| dump.processes.get(*index).map(|process| process.pid);
-    let verdict = verdict(dump);
+    let (mut ranks, mut awaited) = (Vec::new(), Vec::new());
+    for job in jobs(dump) {
+        let pid = |index: &usize| job.of.processes.get(*index).map(|process| process.pid);
+        let verdict = verdict(&job.of);
+        awaited.extend(verdict.awaited().iter().filter_map(pid));
+        ranks.extend(verdict.groups.iter().map(|group| json!({
+            "pids": group.processes.iter().filter_map(pid).collect::<Vec<_>>(),
+            "doing": group.what,
+            "waits_for_ranks": group.waits_for_ranks,
+            "at": group.at.as_ref().map(place),
+            "step": group.step.as_ref().map(|(what, value, _)| json!({"what": what, "value": value})),
+        })));
+    }
     json!({
         "wall_s": dump.wall_ns as f64 / 1e9,
         "skew_ms": dump.skew_ns.map(|skew_ns| skew_ns as f64 / 1e6),
@@ -47,17 +60,11 @@ pub fn render_snapshot(dump: &Dump) -> Value {
         "stops_us": dump.stops_ns.iter().map(|&ns| ns as f64 / 1e3).collect::<Vec<_>>(),
         "longest_stop_us": dump.longest_stop_ns as f64 / 1e3,
         "processes": dump.processes.iter().map(process).collect::<Vec<_>>(),
-        "ranks": verdict.groups.iter().map(|group| json!({
-            "pids": group.processes.iter().filter_map(pid).collect::<Vec<_>>(),
-            "doing": group.what,
-            "waits_for_ranks": group.waits_for_ranks,
-            "at": group.at.as_ref().map(place),
-            "step": group.step.as_ref().map(|(what, value, _)| json!({"what": what, "value": value})),
-        })).collect::<Vec<_>>(),
+        "ranks": ranks,
         "deadlocks": deadlocks(dump).iter().map(|each| json!({
             "pid": pid(&each.process), "tids": each.tids,
         })).collect::<Vec<_>>(),
-        "awaited": verdict.awaited().iter().filter_map(pid).collect::<Vec<_>>(),
+        "awaited": awaited,
         "equal": groups(dump).iter().filter(|group| group.members.len() > 1).map(|group| {
             let tids = group.members.iter().filter_map(|&(process, thread)| {
                 Some(dump.processes.get(process)?.threads.get(thread)?.tid)
@@ -111,6 +118,9 @@ fn process(process: &DumpedProcess) -> Value {
         "world_size": process.role.world_size(),
         "worker": process.role.worker(),
         "trainer_pid": process.trainer_pid,
+        "job": process.job.as_ref().map(|job| json!({
+            "ids": job.ids, "address": job.address,
+        })),
         "command": process.command,
         "python": text(&process.python),
         "torch": text(&process.torch),

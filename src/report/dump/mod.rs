@@ -5,6 +5,7 @@ pub mod flight;
 mod head;
 pub mod job;
 pub mod job_json;
+mod job_names;
 pub mod json;
 pub mod moved;
 mod ras;

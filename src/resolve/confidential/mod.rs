@@ -173,8 +173,11 @@ impl Confidential {
             let ProfileProcess {
                 info,
                 role: _,
+                job,
                 training_thread: _,
             } = process;
+            // It has the name of a host, and tables do not.
+            *job = None;
             self.process(info, &sideband.tracks.gpus);
         }
         for thread in threads {

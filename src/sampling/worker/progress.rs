@@ -80,6 +80,15 @@ impl Worker {
         }
     }
 
+    /// Whether a thread is the first of its process.
+    fn is_main(&self, thread: ThreadId) -> bool {
+        let info = self.tables.threads.get(&thread);
+        info.is_some_and(|info| {
+            let process = self.tables.processes.get(info.process.index());
+            process.is_some_and(|process| process.pid == info.tid)
+        })
+    }
+
     /// Reads the counters of a sample's thread; searches for more of them from time to time.
     pub(super) fn take_progress(&mut self, raw: &RawSample, scratch: &Scratch) {
         if raw.python.frames.is_empty() {
@@ -90,7 +99,9 @@ impl Worker {
         let part = progress.part_of(thread, &scratch.python, |code| {
             self.code_rules.of(code, &self.tables.codes).trains
         });
-        if part == Trains::Yes
+        // A snapshot may show nothing of training on a thread that trains: it hangs elsewhere.
+        let may_train = || self.once && part == Trains::No && self.is_main(thread);
+        if (part == Trains::Yes || may_train())
             && let Some(image) = self.images.get_mut(&raw.process)
             && let Some(probe) = image.progress.as_mut()
         {
