@@ -260,6 +260,30 @@ fn steps_epochs_and_evaluation_are_told_apart() {
     );
 }
 
+/// After an attach in the midst of an epoch, the next one is complete, however soon it comes.
+#[test]
+fn an_epoch_that_began_before_the_recording_is_one_in_part() {
+    let mut run = Run::new();
+    let optimizer = run.optimizer();
+    run.add(optimizer, 7 + 2 * 90);
+    for epoch in 0..4 {
+        let train = run.loader("Photos");
+        if epoch == 0 {
+            run.add(train, 8);
+        }
+        for _ in 0..[4, 12, 12, 5][epoch] {
+            run.batch(train, optimizer, true, 2);
+        }
+    }
+    let mut profile = run.profile();
+    profile.run.launched = false;
+    let progress = progress(&profile);
+    assert_eq!((progress.epochs, progress.epochs_before), (Some(4), 1));
+    assert_eq!(progress.epoch_ns, [12 * 18 * TICK_NS; 2]);
+    let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
+    assert!(text.contains("epochs 2 complete, 2 in part"), "{text}");
+}
+
 /// The step after an evaluation begins where it ends, in a comparison: a longer evaluation makes no
 /// step slower.
 #[test]

@@ -157,8 +157,10 @@ pub struct Progress {
     /// From the start of the recording to the first reading of the counter, ns, if steps may have
     /// ended before it.
     pub counted_from_ns: Option<u64>,
-    /// Training passes that began; `None` if no loader was seen, and nothing else counts epochs.
+    /// Training passes that were seen; `None` if no loader was, and nothing else counts epochs.
     pub epochs: Option<u64>,
+    /// Of these, passes that had begun before the recording.
+    pub epochs_before: u64,
     /// Whether there were more: the batches of the passes that were seen are too few for the steps.
     pub more_epochs: bool,
     /// Upper bound of the epochs, if there may have been more and all are of the same length.
@@ -254,6 +256,7 @@ pub fn progress(
         more_epochs: more_epochs && counted.unit == StepUnit::Optimizer,
         epochs_at_most: most_epochs,
         epochs: epochs.filter(|_| counted.unit == StepUnit::Optimizer),
+        epochs_before: training.iter().filter(|pass| pass.began_before).count() as u64,
         epoch_ns: match counted.unit {
             StepUnit::Optimizer => passes::epoch_times(profile, &passes),
             StepUnit::Batch => Vec::new(),

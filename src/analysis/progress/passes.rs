@@ -63,10 +63,10 @@ pub(super) fn passes(profile: &Profile, process: ProcessId, counted: &Counted) -
             });
         }
     }
-    began_before(profile, &mut passes);
     given.sort_unstable();
     assign_steps(&mut passes, &given, counted);
     passes.sort_by_key(|pass| (pass.start_ns, pass.counter));
+    began_before(profile, &mut passes);
     forgive_stray_steps(&mut passes);
     passes
 }
@@ -103,23 +103,24 @@ fn forgive_stray_steps(passes: &mut [Pass]) {
 /// Marks the first passes of a process after an attach, which had begun before.
 fn began_before(profile: &Profile, passes: &mut [Pass]) {
     const SOON_NS: u64 = 2_000_000_000;
+    /// Batches that a pass has delivered by its first reading, if that is at its start.
+    const FIRST: u64 = 2;
     if begins_with_program(profile) {
         return;
     }
+    let mut trained_until_ns: Option<u64> = None;
     for pass in passes {
-        let first = first_value(profile, pass);
-        if pass.start_ns < profile.start_ns.saturating_add(SOON_NS) && first > 0 {
+        let follows = trained_until_ns.is_some_and(|end_ns| end_ns <= pass.start_ns);
+        let begins = follows && pass.first_value <= FIRST;
+        let is_soon = pass.start_ns < profile.start_ns.saturating_add(SOON_NS);
+        if is_soon && pass.first_value > 0 && !begins {
             pass.began_before = true;
-            pass.batches = pass.last_value.saturating_sub(first);
+            pass.batches = pass.last_value.saturating_sub(pass.first_value);
+        }
+        if pass.trains {
+            trained_until_ns = trained_until_ns.max(Some(pass.end_ns));
         }
     }
-}
-
-fn first_value(profile: &Profile, pass: &Pass) -> u64 {
-    let mut points = profile.sideband.points.iter();
-    points
-        .find(|point| point.counter == pass.counter && point.time_ns == pass.start_ns)
-        .map_or(0, |point| point.value)
 }
 
 /// A step belongs to the pass that last delivered a batch before it. But a pass is known only from

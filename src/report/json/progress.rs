@@ -32,7 +32,7 @@ pub struct Progress {
     pub steps_at_most: Option<u64>,
     /// Time of the first reading, if more steps may have ended before it.
     pub counted_from_s: Option<f64>,
-    /// Training passes over the data that began; null if unknown.
+    /// Training passes over the data that were seen, in part too; null if unknown.
     pub epochs: Option<u64>,
     /// Whether there were more.
     pub more_epochs: bool,
