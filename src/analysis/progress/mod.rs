@@ -165,7 +165,10 @@ pub struct Progress {
     pub more_epochs: bool,
     /// Upper bound of the epochs, if there may have been more and all are of the same length.
     pub epochs_at_most: Option<u64>,
-    /// Lengths of the epochs that are complete in the recording, with the time between them, ns.
+    /// Epochs that are complete in the recording.
+    pub epochs_complete: u64,
+    /// Lengths of those that another one follows, with the time between them, ns: where the last
+    /// one ends is not known.
     pub epoch_ns: Vec<u64>,
     /// Batches per step: more than 1 if gradients are accumulated. `None` if it is not an integer.
     pub batches_per_step: Option<u64>,
@@ -238,6 +241,10 @@ pub fn progress(
     let most_epochs = passes::most(&passes, counted.most.unwrap_or(counted.steps))
         .filter(|&most| counted.unit == StepUnit::Optimizer && most > training.len() as u64);
     let more_epochs = most_epochs.is_some() || passes::are_missing(&passes, counted.steps);
+    let complete = match counted.unit {
+        StepUnit::Optimizer => passes::complete(profile, &passes),
+        StepUnit::Batch => Vec::new(),
+    };
     let lightning = series::last_value(profile, process, CounterKind::LightningEpochs);
     let epochs = match (training.len(), lightning) {
         (0, Some(ended)) if ended > 0 => Some(ended),
@@ -257,10 +264,12 @@ pub fn progress(
         epochs_at_most: most_epochs,
         epochs: epochs.filter(|_| counted.unit == StepUnit::Optimizer),
         epochs_before: training.iter().filter(|pass| pass.began_before).count() as u64,
-        epoch_ns: match counted.unit {
-            StepUnit::Optimizer => passes::epoch_times(profile, &passes),
-            StepUnit::Batch => Vec::new(),
-        },
+        epochs_complete: complete.len() as u64,
+        epoch_ns: complete
+            .iter()
+            .filter(|pass| pass.is_followed)
+            .map(|pass| pass.end_ns.saturating_sub(pass.start_ns))
+            .collect(),
         more_batches: batches_per_step.is_some_and(|each| {
             counted.unit == StepUnit::Optimizer && passes::are_batches_missing(&passes, each)
         }),
@@ -279,12 +288,11 @@ pub fn progress(
     })
 }
 
-/// Epochs of a process that are complete in the recording (start, end); empty if steps are not an
-/// optimizer's.
-pub fn epochs(profile: &Profile, process: ProcessId) -> Vec<(u64, u64)> {
+/// Epochs of a process that are complete in the recording; empty if steps are not an optimizer's.
+pub fn epochs(profile: &Profile, process: ProcessId) -> Vec<Pass> {
     match series::count(profile, process) {
         Some(counted) if counted.unit == StepUnit::Optimizer => {
-            passes::complete_epochs(profile, &passes::passes(profile, process, &counted))
+            passes::complete(profile, &passes::passes(profile, process, &counted))
         }
         _ => Vec::new(),
     }
@@ -295,8 +303,7 @@ pub fn epochs(profile: &Profile, process: ProcessId) -> Vec<(u64, u64)> {
 pub struct Paced {
     /// As [`timed_steps`].
     pub steps: Vec<(Step, Option<Why>)>,
-    /// Training passes that are complete in the recording, each until the next one; none if steps
-    /// are not an optimizer's.
+    /// Training passes that are complete in the recording; none if steps are not an optimizer's.
     pub epochs: Vec<Pass>,
     /// Samples in a batch, and batches in a step.
     pub batch_size: Option<u64>,

@@ -29,6 +29,9 @@ pub struct Pass {
     pub steps: u64,
     /// Whether it trained.
     pub trains: bool,
+    /// Whether it is an epoch whose end is known: the next one was seen to begin. What follows the
+    /// last batch of another is not seen to belong to it.
+    pub is_followed: bool,
 }
 
 /// The passes of a process, by start.
@@ -60,6 +63,7 @@ pub(super) fn passes(profile: &Profile, process: ProcessId, counted: &Counted) -
                 began_before: false,
                 steps: 0,
                 trains: false,
+                is_followed: false,
             });
         }
     }
@@ -251,15 +255,18 @@ pub(super) fn most(passes: &[Pass], steps: u64) -> Option<u64> {
     Some(room.saturating_add(cut.into()))
 }
 
-/// Training passes that are complete in the recording, each until the start of the next one:
-/// epochs.
+/// Training passes that are complete in the recording, each until the start of the next one, the
+/// last one until the last batch that was seen: epochs.
 pub(super) fn complete(profile: &Profile, passes: &[Pass]) -> Vec<Pass> {
     let training: Vec<&Pass> = passes.iter().filter(|pass| pass.trains).collect();
-    let until = |pass: &Pass, end_ns: u64| Pass { end_ns, ..*pass };
     let mut epochs: Vec<Pass> = training
         .windows(2)
         .filter(|pair| !pair[0].began_before)
-        .map(|pair| until(pair[0], pair[1].start_ns))
+        .map(|pair| Pass {
+            end_ns: pair[1].start_ns,
+            is_followed: true,
+            ..*pair[0]
+        })
         .collect();
     // The last one is complete if it delivered as many batches as those before it.
     if let [.., before, last] = training.as_slice()
@@ -267,22 +274,10 @@ pub(super) fn complete(profile: &Profile, passes: &[Pass]) -> Vec<Pass> {
         && !last.began_before
     {
         let after = passes.iter().map(|pass| pass.end_ns).max();
-        epochs.push(until(
-            last,
-            after.unwrap_or(last.end_ns).min(profile.end_ns),
-        ));
+        epochs.push(Pass {
+            end_ns: after.unwrap_or(last.end_ns).min(profile.end_ns),
+            ..**last
+        });
     }
     epochs
-}
-
-/// Epochs that are complete in the recording, start and end.
-pub(super) fn complete_epochs(profile: &Profile, passes: &[Pass]) -> Vec<(u64, u64)> {
-    let epochs = complete(profile, passes).into_iter();
-    epochs.map(|pass| (pass.start_ns, pass.end_ns)).collect()
-}
-
-/// Lengths of the epochs that are complete in the recording, ns.
-pub(super) fn epoch_times(profile: &Profile, passes: &[Pass]) -> Vec<u64> {
-    let epochs = complete_epochs(profile, passes).into_iter();
-    epochs.map(|(from, to)| to.saturating_sub(from)).collect()
 }

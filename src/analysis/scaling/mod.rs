@@ -145,7 +145,7 @@ pub fn scaling(runs: Vec<Run>, options: &Options) -> Scaling {
     let (timed, others): (Vec<Run>, Vec<Run>) =
         runs.into_iter().partition(|run| run.time(unit).is_some());
     let why = match unit {
-        Unit::Epoch => "no epoch is complete in it",
+        Unit::Epoch => "no epoch in it is followed by another one",
         Unit::Step => "fewer than two steps were seen in it",
     };
     let left_out = others.into_iter().map(|run| (run.name, why.to_owned()));

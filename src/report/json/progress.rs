@@ -51,7 +51,8 @@ pub struct Progress {
     pub batches_per_step: Option<u64>,
     /// Lengths of steps; null if too few were seen.
     pub step_ms: Option<StepMs>,
-    /// Lengths of the epochs that are complete in the recording, with the time between them.
+    /// Lengths of the epochs that are complete in the recording and that another one follows, with
+    /// the time between them.
     pub epoch_s: Vec<f64>,
     /// Steps at the start that the figures above exclude.
     pub warmup: WarmUp,

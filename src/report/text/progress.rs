@@ -156,7 +156,7 @@ fn headline(out: &mut String, progress: &Progress) {
 
 /// A pass that began need not have been seen to its end, nor one that ended from its start.
 fn epochs_text(progress: &Progress, epochs: u64) -> String {
-    let whole = progress.epoch_ns.len() as u64;
+    let whole = progress.epochs_complete;
     let counted = progress.source == Some(CounterKind::LightningSteps);
     if let Some(most) = progress.epochs_at_most {
         return format!("epochs {} to {}", count(epochs), count(most));
