@@ -6,7 +6,7 @@ use crate::analysis::Analysis;
 use crate::analysis::verdict::STANDS_OUT;
 use crate::analysis::verdict::figures::{Figures, Part};
 use crate::analysis::verdict::rules::Finding;
-use crate::analysis::verdict::{Bound, Cause, Verdict, WaitedFor};
+use crate::analysis::verdict::{Bound, Cause, OTHERS_WAIT, Verdict, WaitedFor};
 use crate::model::profile::Profile;
 
 /// Indentation of a continued line.
@@ -51,7 +51,7 @@ pub(super) fn statements(profile: &Profile, analysis: &Analysis) -> Vec<Statemen
     };
     match (verdict.cause, verdict.findings.first()) {
         (Some(cause), Some(finding)) => one_cause(&mut out, profile, analysis, cause, finding),
-        _ => no_cause(&mut out, verdict),
+        _ => no_cause(&mut out, profile, analysis, verdict),
     }
     let missing = verdict.missing.iter();
     out.extend(missing.map(|missing| ("MISSING", missing.clone())));
@@ -95,6 +95,23 @@ fn one_cause(
         return;
     };
     out.push(("VERDICT", cause_text(verdict, cause, finding)));
+    of_which_rank(out, profile, analysis, verdict);
+    out.push(("WHY", why(finding, &verdict.figures)));
+    if let Some(step) = &verdict.next_step {
+        out.push(("NEXT", step.clone()));
+    }
+    if let Some(bound) = &verdict.bound {
+        out.push(("BOUND", bound_text(bound)));
+    }
+}
+
+/// The rank that the verdict is of, if the others wait for it, and the line.
+fn of_which_rank(
+    out: &mut Vec<Statement>,
+    profile: &Profile,
+    analysis: &Analysis,
+    verdict: &Verdict,
+) {
     if let Some(waits) = verdict.waits_for {
         let info = profile.process(verdict.process);
         let name = info.map_or_else(String::new, |process| role(process.role));
@@ -124,13 +141,6 @@ fn one_cause(
             printable(&function.name)
         );
         out.push(("", text));
-    }
-    out.push(("WHY", why(finding, &verdict.figures)));
-    if let Some(step) = &verdict.next_step {
-        out.push(("NEXT", step.clone()));
-    }
-    if let Some(bound) = &verdict.bound {
-        out.push(("BOUND", bound_text(bound)));
     }
 }
 
@@ -167,8 +177,11 @@ fn weight_of_first(verdict: &Verdict) -> f64 {
     verdict.findings.first().map_or(0.0, |first| first.weight)
 }
 
-fn no_cause(out: &mut Vec<Statement>, verdict: &Verdict) {
+fn no_cause(out: &mut Vec<Statement>, profile: &Profile, analysis: &Analysis, verdict: &Verdict) {
     out.push(("VERDICT", none_text(verdict)));
+    if verdict.waits_for.is_some() {
+        of_which_rank(out, profile, analysis, verdict);
+    }
     for finding in verdict.findings.iter().take(3) {
         let text = format!("{}: {}", finding.cause.name(), evidence(finding));
         out.push(("", text));
@@ -192,6 +205,12 @@ fn no_cause(out: &mut Vec<Statement>, verdict: &Verdict) {
         let text = format!("without {what}: at most {at_most:.1}x");
         out.push((if index == 0 { "BOUND" } else { "" }, text));
     }
+}
+
+/// Whether the others wait for a rank in collectives that hosts wait in.
+fn is_in_hosts(finding: &Finding) -> bool {
+    let mut evidence = finding.evidence.iter();
+    evidence.any(|evidence| evidence.figure == OTHERS_WAIT)
 }
 
 /// A line with a word before it, and continuation lines below its text.
@@ -266,6 +285,10 @@ fn claim(cause: Cause, finding: &Finding, figures: &Figures) -> String {
         Cause::Communication => format!(
             "Training thread is in collectives {}",
             of(Part::Communication)
+        ),
+        Cause::LateRank if is_in_hosts(finding) => format!(
+            "The others wait for this rank {} of their time after start-up",
+            percent(finding.weight)
         ),
         Cause::LateRank => format!(
             "The others wait for this rank {} of the time in which all step",
