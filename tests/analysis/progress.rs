@@ -263,6 +263,28 @@ fn steps_epochs_and_evaluation_are_told_apart() {
     );
 }
 
+#[test]
+fn a_standstill_at_the_end_is_named_with_its_line() {
+    let stopped = |ticks: u64| {
+        let mut run = Run::new();
+        let (optimizer, loader) = (run.optimizer(), run.loader("Photos"));
+        for _ in 0..20 {
+            run.batch(loader, optimizer, true, 2);
+        }
+        let frames = script(&[user("hang", 69), libc("pthread_cond_wait")]);
+        run.builder.ticks(0, ticks, S::Futex, &frames);
+        let profile = run.profile();
+        render_summary(&profile, &analyze(&profile), TextOptions::default())
+    };
+    // A step lasts 180 ms: 20 of them are less than the least time of 10 s.
+    let text = stopped(1100);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = "STILL no step ended in the last 11.0 s: the training thread was at train.py:69 for 100 % of it (gil); \
+                if it hangs, torchspy dump --pid";
+    assert!(words.contains(said), "{text}");
+    assert!(!stopped(900).contains("STILL"));
+}
+
 /// After an attach in the midst of an epoch, the next one is complete, however soon it comes.
 #[test]
 fn an_epoch_that_began_before_the_recording_is_one_in_part() {

@@ -11,6 +11,7 @@
 //! | [`onset`] | when steps get slow, while a run is watched |
 //! | [`passes`] | passes of loaders over their data: which of them trained, which evaluated |
 //! | [`running`] | the steps of a run that goes on, from one part of it after another |
+//! | [`standstill`] | the end of a run in which no step ended |
 //! | [`times`] | lengths of steps, without warm-up and time between epochs; slow steps and their phase |
 //! | [`window`] | restricts a recording to some of its steps, or to an interval |
 
@@ -18,6 +19,7 @@ pub mod onset;
 pub mod passes;
 pub mod running;
 pub mod series;
+pub mod standstill;
 pub mod times;
 pub mod window;
 
@@ -32,6 +34,7 @@ pub use passes::Pass;
 use schemars::JsonSchema;
 use serde::Serialize;
 pub use series::{Step, steps};
+use standstill::Standstill;
 use std::collections::BTreeSet;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -193,6 +196,8 @@ pub struct Progress {
     pub slow: Vec<SlowStep>,
     /// Passes without a step.
     pub evaluation: Evaluation,
+    /// The end of the run, if no step ended in it for long.
+    pub standstill: Option<Standstill>,
     /// The thread that steps were read from.
     pub thread: Option<ThreadId>,
     /// Numbers of the loaders' counters that delivered training batches.
@@ -283,6 +288,7 @@ pub fn progress(
         slow: timed.slow,
         times: timed.times,
         evaluation,
+        standstill: standstill::standstill(profile, process, samples),
         thread: counted.thread,
         trained: trained(profile, &training),
     })

@@ -1,12 +1,14 @@
 //! The verdict, at the top: cause, evidence, next step, and the maximum gain.
 
-use super::format::{milliseconds, place, printable};
+use super::format::{milliseconds, place, printable, seconds};
 use super::{collectives, role};
 use crate::analysis::Analysis;
+use crate::analysis::progress::standstill::Standstill;
 use crate::analysis::verdict::STANDS_OUT;
 use crate::analysis::verdict::figures::{Figures, Part};
 use crate::analysis::verdict::rules::Finding;
 use crate::analysis::verdict::{Bound, Cause, OTHERS_WAIT, Verdict, WaitedFor};
+use crate::model::ids::ProcessId;
 use crate::model::profile::Profile;
 
 /// Indentation of a continued line.
@@ -53,9 +55,37 @@ pub(super) fn statements(profile: &Profile, analysis: &Analysis) -> Vec<Statemen
         (Some(cause), Some(finding)) => one_cause(&mut out, profile, analysis, cause, finding),
         _ => no_cause(&mut out, profile, analysis, verdict),
     }
+    let process = analysis.processes.iter();
+    let mut process = process.filter(|each| each.process == verdict.process);
+    let progress = process.next().and_then(|each| each.progress.as_ref());
+    if let Some(still) = progress.and_then(|progress| progress.standstill.as_ref()) {
+        out.push(("STILL", standstill(profile, verdict.process, still)));
+    }
     let missing = verdict.missing.iter();
     out.extend(missing.map(|missing| ("MISSING", missing.clone())));
     out
+}
+
+/// How long no step ended, where the training thread was, and how to learn more.
+fn standstill(profile: &Profile, process: ProcessId, still: &Standstill) -> String {
+    let at = still.at.and_then(|(function, line)| {
+        let function = profile.function(function)?;
+        Some(place(function, line))
+    });
+    let at = at.unwrap_or_else(|| "no line that is known".to_owned());
+    let pid = profile.process(process).map_or(0, |it| it.info.pid);
+    let mut text = format!(
+        "no step ended in the last {}: the training thread was at {at} for {} of it",
+        seconds(still.ns),
+        percent(still.share)
+    );
+    if let Some(wait) = still.wait {
+        text.push_str(&format!(
+            " ({}); if it hangs, torchspy dump --pid {pid} says what it waits for, and torchspy watch finds the next one",
+            wait.name().replace('_', " ")
+        ));
+    }
+    text
 }
 
 /// The verdict in one line: the cause, the evidence, and the line of code.
