@@ -108,6 +108,16 @@ pub struct ReducedRank {
     /// Energy of the device during the recording.
     pub energy_j: Option<f64>,
     pub pace: Pace,
+    /// The end of the run, if no step ended in it for long.
+    pub still: Option<Still>,
+}
+
+/// Where a training thread was for most of a time without a step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Still {
+    pub place: Option<Place>,
+    /// The name of what it waited for.
+    pub wait: Option<String>,
 }
 
 /// Epochs that are kept of a rank, and parts of its steps.

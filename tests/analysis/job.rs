@@ -7,7 +7,7 @@ use torchspy::analysis::job::ranks::Rank;
 use torchspy::analysis::job::{Folded, Job};
 use torchspy::model::category::{Activity, Phase, SummaryRow};
 use torchspy::model::parallel::{GroupSource, text_of};
-use torchspy::model::reduction::{Bin, Place, ReducedRank, ReducedRow, Reduction, SyncEnd};
+use torchspy::model::reduction::{Bin, Place, ReducedRank, ReducedRow, Reduction, Still, SyncEnd};
 use torchspy::model::wait::WaitKind;
 use torchspy::report::tables::job::straggler;
 use torchspy::report::text::job::render_job;
@@ -383,11 +383,34 @@ fn a_rank_that_is_late_without_a_cpu_is_late_for_that() {
 fn a_run_that_ends_without_steps_says_so() {
     let mut reductions = Simulated::default().reductions();
     assert!(!render_job(&answers(reductions.clone(), None), false).contains("no step ended"));
-    for each in &mut reductions {
+    for (at, each) in reductions.iter_mut().enumerate() {
         each.ranks[0].wall_ns += 100_000_000_000;
+        let (line, wait) = if at == 3 {
+            (69, "lock")
+        } else {
+            (128, "collective")
+        };
+        each.ranks[0].still = Some(Still {
+            place: Some(Place {
+                line,
+                file: "/home/u/train.py".to_owned(),
+                ..Place::default()
+            }),
+            wait: Some(wait.to_owned()),
+        });
     }
+    let ranks = reductions.len();
     let text = render_job(&answers(reductions, None), false);
     assert!(text.contains("no step ended in the last 100.0 s"), "{text}");
+    assert!(
+        text.contains("rank 3 was at train.py:69 (lock) then"),
+        "{text}"
+    );
+    let most = format!(
+        "{} of {ranks} ranks were at train.py:128 (collective) then",
+        ranks - 1
+    );
+    assert!(text.contains(&most), "{text}");
 }
 
 /// What begins a run and ends it is no change of a rank's speed.

@@ -248,7 +248,10 @@ fn steps_epochs_and_evaluation_are_told_apart() {
     let backward = progress.phases.first().unwrap();
     assert_eq!(backward.phase, Phase::Backward);
     assert!((backward.per_step_ns - 80e6).abs() < 1e6, "{backward:?}");
-    assert_eq!(progress.epoch_ns.len(), 2);
+    // The second one is complete, and how long it lasts with what follows is not known.
+    assert_eq!((progress.epochs_complete, progress.epoch_ns.len()), (2, 1));
+    let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
+    assert!(text.contains("| epochs 2\n"), "{text}");
     // From a step's end to the next step's, the evaluation in one of them.
     let listed = steps(&profile, ProcessId(0));
     assert_eq!(listed.len(), 21);
@@ -258,6 +261,52 @@ fn steps_epochs_and_evaluation_are_told_apart() {
             .windows(2)
             .all(|pair| pair[0].end_ns == pair[1].start_ns)
     );
+}
+
+#[test]
+fn a_standstill_at_the_end_is_named_with_its_line() {
+    let stopped = |ticks: u64| {
+        let mut run = Run::new();
+        let (optimizer, loader) = (run.optimizer(), run.loader("Photos"));
+        for _ in 0..20 {
+            run.batch(loader, optimizer, true, 2);
+        }
+        let frames = script(&[user("hang", 69), libc("pthread_cond_wait")]);
+        run.builder.ticks(0, ticks, S::Futex, &frames);
+        let profile = run.profile();
+        render_summary(&profile, &analyze(&profile), TextOptions::default())
+    };
+    // A step lasts 180 ms: 20 of them are less than the least time of 10 s.
+    let text = stopped(1100);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = "STILL no step ended in the last 11.0 s: the training thread was at train.py:69 for 100 % of it (gil); \
+                if it hangs, torchspy dump --pid";
+    assert!(words.contains(said), "{text}");
+    assert!(!stopped(900).contains("STILL"));
+}
+
+/// After an attach in the midst of an epoch, the next one is complete, however soon it comes.
+#[test]
+fn an_epoch_that_began_before_the_recording_is_one_in_part() {
+    let mut run = Run::new();
+    let optimizer = run.optimizer();
+    run.add(optimizer, 7 + 2 * 90);
+    for epoch in 0..4 {
+        let train = run.loader("Photos");
+        if epoch == 0 {
+            run.add(train, 8);
+        }
+        for _ in 0..[4, 12, 12, 5][epoch] {
+            run.batch(train, optimizer, true, 2);
+        }
+    }
+    let mut profile = run.profile();
+    profile.run.launched = false;
+    let progress = progress(&profile);
+    assert_eq!((progress.epochs, progress.epochs_before), (Some(4), 1));
+    assert_eq!(progress.epoch_ns, [12 * 18 * TICK_NS; 2]);
+    let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
+    assert!(text.contains("epochs 2 complete, 2 in part"), "{text}");
 }
 
 /// The step after an evaluation begins where it ends, in a comparison: a longer evaluation makes no

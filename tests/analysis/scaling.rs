@@ -361,7 +361,7 @@ fn what_is_not_known_is_not_shown() {
         .iter()
         .map(|it| it.strategy.as_str())
         .collect();
-    assert_eq!(strategies, ["DDP", "DDP", "FSDP", "none", "unknown"]);
+    assert_eq!(strategies, ["none", "DDP", "DDP", "FSDP", "unknown"]);
 
     // Epochs that hold more samples with more ranks: each rank reads all of the data.
     let unshared = [1_u32, 2, 4].map(|ranks| Run {
@@ -405,6 +405,46 @@ fn repeated_runs_show_how_much_they_scatter() {
     let before = points(&compared(&amdahl(), Options::default()))[3].time_s;
     assert!(wide.high.unwrap() - wide.value > 3.0 * (before.high.unwrap() - before.value));
     assert!(render_scaling(&scaling).contains("between runs of the same size"));
+}
+
+#[test]
+fn runs_of_other_work_are_no_repetitions() {
+    let of = |name: &str, ranks, samples, epoch_s| Run {
+        samples_an_epoch: samples,
+        ..run(name, ranks, Some("DDP"), 0.1, Some(epoch_s))
+    };
+    let even = of("even", 4, Some(25_600.0), 5.0);
+    let again = of("again", 4, Some(25_000.0), 5.1);
+    let slow = of("slow", 4, Some(12_800.0), 7.0);
+    let scaling = compared(&[even, slow, again], Options::default());
+    assert_eq!(scaling.work, Work::Samples);
+    let names: Vec<Vec<String>> = points(&scaling).into_iter().map(|row| row.runs).collect();
+    assert_eq!(names, [vec!["slow"], vec!["again", "even"]]);
+    // Between the two that do the same.
+    let measured = scaling.run_to_run;
+    assert!(
+        measured.measured == Some(1.0) && measured.share < 0.03,
+        "{measured:?}"
+    );
+    let speed_up = points(&scaling)[1].speed_up.unwrap().value;
+    assert!(
+        (speed_up - 7.0 / 5.05 * 25_300.0 / 12_800.0).abs() < 1e-6,
+        "{speed_up}"
+    );
+    let text = render_scaling(&scaling);
+    assert!(
+        text.contains("DDP 4: slow and again, even do not have as many samples in an epoch"),
+        "{text}"
+    );
+    assert!(text.contains("12,800") && text.contains("25,300"), "{text}");
+
+    // Where another one was not counted, works are known to differ, and not by how much.
+    let runs = [
+        of("a", 4, Some(25_600.0), 5.0),
+        of("b", 4, Some(12_800.0), 5.0),
+        of("c", 2, None, 9.0),
+    ];
+    assert_eq!(compared(&runs, Options::default()).work, Work::Unknown);
 }
 
 #[test]

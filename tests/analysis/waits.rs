@@ -781,6 +781,57 @@ fn ranks() -> Builder {
     builder
 }
 
+/// Two ranks of which rank 1 sleeps in each step, which is no cause by itself.
+#[test]
+fn the_verdict_is_that_of_the_rank_that_arrives_last_whatever_it_does() {
+    let mut builder = Builder::new();
+    builder.process(100, 1, &["torchrun", "train.py"]);
+    builder.thread(0, 100, "torchrun", true);
+    builder.ticks(0, 100, S::Poll, &[lib("torch/distributed/run.py", "main")]);
+    for rank in 0..2_i32 {
+        let process = builder.process(101 + rank, 100, &["python", "train.py"]);
+        let number = rank.to_string();
+        builder.environment(process, &[("RANK", &number), ("WORLD_SIZE", "2")]);
+        let thread = builder.thread(process, 101 + rank, "python", true);
+        builder.thread(process, 201 + rank, "pt_gloo_runloop", false);
+        let backward = [user("main", 57), lib("torch/_tensor.py", "Tensor.backward")];
+        let reduce = [
+            &backward[..],
+            &[
+                torch("c10d::Reducer::finalize_backward()"),
+                torch("c10::ivalue::Future::wait()"),
+                libc("pthread_cond_wait"),
+            ],
+        ]
+        .concat();
+        let asleep = [30, 80][rank as usize];
+        for _ in 0..6 {
+            let frames = [
+                user("main", 50),
+                user("augment", 7),
+                libc("clock_nanosleep"),
+            ];
+            builder.ticks(thread, asleep, S::Nanosleep, &frames);
+            builder.ticks(thread, 10, S::Running, &backward);
+            builder.ticks(thread, 90 - asleep, S::Futex, &reduce);
+        }
+    }
+    let (profile, analysis) = analyzed(builder);
+    let text = render_summary(&profile, &analysis, TextOptions::default());
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [
+        // 50 of 60 ticks of each wait, of 100 of a step.
+        "VERDICT communication-bound, one rank arrives last (",
+        "The others wait for this rank 50 % of their time after start-up",
+        "this is rank 1/2, the last to arrive for 83 % of the others' wait in collectives",
+        "at train.py:7 in augment",
+        "NEXT the others wait for what this rank alone does at train.py:7",
+        "BOUND with this rank as fast as the others: at most 2.0x",
+    ] {
+        assert!(words.contains(part), "{part}: {text}");
+    }
+}
+
 #[test]
 fn the_rank_that_arrives_last_is_named_with_its_line() {
     let (profile, analysis) = analyzed(ranks());

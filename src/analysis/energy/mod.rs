@@ -201,9 +201,10 @@ fn rank(
         step: step.map(|(joules, _)| joules),
         steps: step.map_or(0, |(_, count)| count),
         epochs: epochs(profile, process)
-            .into_iter()
+            .iter()
+            .filter(|pass| pass.is_followed)
             .take(MOST_EPOCHS)
-            .map(|(from_ns, to_ns)| curve.between(from_ns, to_ns))
+            .map(|pass| curve.between(pass.start_ns, pass.end_ns))
             .collect(),
         phases: phases(profile, curve, thread),
     }

@@ -84,7 +84,8 @@ fn epochs(profile: &Profile, paced: &Paced, device: Option<&Device>) -> Vec<Epoc
         let figure = device.figure(TrackKind::Energy)?;
         Curve::new(profile, figure.track)
     });
-    let kept = paced.epochs.iter().take(MOST_EPOCHS);
+    let timed = paced.epochs.iter().filter(|pass| pass.is_followed);
+    let kept = timed.take(MOST_EPOCHS);
     kept.map(|pass| {
         let energy = curve
             .as_ref()

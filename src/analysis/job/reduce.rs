@@ -5,15 +5,19 @@ use super::pace::pace;
 use crate::analysis::collectives::rendezvous;
 use crate::analysis::gpu_overlay::device_of;
 use crate::analysis::of_thread;
+use crate::analysis::progress::standstill::standstill;
 use crate::analysis::progress::{Counting, Step, counting};
 use crate::analysis::summary::parts;
 use crate::analysis::tracks::{self, TrackSummary};
 use crate::model::collective::{Backend, CollectiveCall};
+use crate::model::facts::Line;
 use crate::model::ids::{FunctionId, NameId, ProcessId, ThreadId};
 use crate::model::parallel::{Dimension, GroupSource, USERS_MESH, parse_dimensions, text_of};
 use crate::model::profile::{Profile, ProfileSample, Role};
 use crate::model::progress::facts;
-use crate::model::reduction::{Bin, MOST_BINS, Place, ReducedRank, ReducedRow, Reduction, SyncEnd};
+use crate::model::reduction::{
+    Bin, MOST_BINS, Place, ReducedRank, ReducedRow, Reduction, Still, SyncEnd,
+};
 use crate::model::track::TrackKind;
 use rustc_hash::FxHashMap;
 
@@ -119,6 +123,10 @@ fn rank(
         rank.energy_j = device.energy_j().map(|(joules, _)| joules);
     }
     rank.pace = pace(profile, id, own, device_of(tracks, id).ok());
+    rank.still = standstill(profile, id, own).map(|still| Still {
+        place: still.at.map(|line| place(profile, line)),
+        wait: still.wait.map(|wait| wait.name().to_owned()),
+    });
     rank
 }
 
@@ -241,15 +249,19 @@ struct Names {
     waits: FxHashMap<NameId, u32>,
 }
 
+fn place(profile: &Profile, (function, line): Line) -> Place {
+    let function = profile.function(function);
+    function.map_or(Place::default(), |function| Place {
+        function: function.shown_name().to_owned(),
+        file: function.file.clone(),
+        line,
+    })
+}
+
 impl Names {
     fn places(&self, profile: &Profile) -> Vec<Place> {
         in_order(&self.places, |&(function, line)| {
-            let function = profile.function(function);
-            function.map_or(Place::default(), |function| Place {
-                function: function.shown_name().to_owned(),
-                file: function.file.clone(),
-                line,
-            })
+            place(profile, (function, line))
         })
     }
 

@@ -11,6 +11,7 @@
 //! | [`onset`] | when steps get slow, while a run is watched |
 //! | [`passes`] | passes of loaders over their data: which of them trained, which evaluated |
 //! | [`running`] | the steps of a run that goes on, from one part of it after another |
+//! | [`standstill`] | the end of a run in which no step ended |
 //! | [`times`] | lengths of steps, without warm-up and time between epochs; slow steps and their phase |
 //! | [`window`] | restricts a recording to some of its steps, or to an interval |
 
@@ -18,6 +19,7 @@ pub mod onset;
 pub mod passes;
 pub mod running;
 pub mod series;
+pub mod standstill;
 pub mod times;
 pub mod window;
 
@@ -32,6 +34,7 @@ pub use passes::Pass;
 use schemars::JsonSchema;
 use serde::Serialize;
 pub use series::{Step, steps};
+use standstill::Standstill;
 use std::collections::BTreeSet;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -157,13 +160,18 @@ pub struct Progress {
     /// From the start of the recording to the first reading of the counter, ns, if steps may have
     /// ended before it.
     pub counted_from_ns: Option<u64>,
-    /// Training passes that began; `None` if no loader was seen, and nothing else counts epochs.
+    /// Training passes that were seen; `None` if no loader was, and nothing else counts epochs.
     pub epochs: Option<u64>,
+    /// Of these, passes that had begun before the recording.
+    pub epochs_before: u64,
     /// Whether there were more: the batches of the passes that were seen are too few for the steps.
     pub more_epochs: bool,
     /// Upper bound of the epochs, if there may have been more and all are of the same length.
     pub epochs_at_most: Option<u64>,
-    /// Lengths of the epochs that are complete in the recording, with the time between them, ns.
+    /// Epochs that are complete in the recording.
+    pub epochs_complete: u64,
+    /// Lengths of those that another one follows, with the time between them, ns: where the last
+    /// one ends is not known.
     pub epoch_ns: Vec<u64>,
     /// Batches per step: more than 1 if gradients are accumulated. `None` if it is not an integer.
     pub batches_per_step: Option<u64>,
@@ -188,6 +196,8 @@ pub struct Progress {
     pub slow: Vec<SlowStep>,
     /// Passes without a step.
     pub evaluation: Evaluation,
+    /// The end of the run, if no step ended in it for long.
+    pub standstill: Option<Standstill>,
     /// The thread that steps were read from.
     pub thread: Option<ThreadId>,
     /// Numbers of the loaders' counters that delivered training batches.
@@ -236,6 +246,10 @@ pub fn progress(
     let most_epochs = passes::most(&passes, counted.most.unwrap_or(counted.steps))
         .filter(|&most| counted.unit == StepUnit::Optimizer && most > training.len() as u64);
     let more_epochs = most_epochs.is_some() || passes::are_missing(&passes, counted.steps);
+    let complete = match counted.unit {
+        StepUnit::Optimizer => passes::complete(profile, &passes),
+        StepUnit::Batch => Vec::new(),
+    };
     let lightning = series::last_value(profile, process, CounterKind::LightningEpochs);
     let epochs = match (training.len(), lightning) {
         (0, Some(ended)) if ended > 0 => Some(ended),
@@ -254,10 +268,13 @@ pub fn progress(
         more_epochs: more_epochs && counted.unit == StepUnit::Optimizer,
         epochs_at_most: most_epochs,
         epochs: epochs.filter(|_| counted.unit == StepUnit::Optimizer),
-        epoch_ns: match counted.unit {
-            StepUnit::Optimizer => passes::epoch_times(profile, &passes),
-            StepUnit::Batch => Vec::new(),
-        },
+        epochs_before: training.iter().filter(|pass| pass.began_before).count() as u64,
+        epochs_complete: complete.len() as u64,
+        epoch_ns: complete
+            .iter()
+            .filter(|pass| pass.is_followed)
+            .map(|pass| pass.end_ns.saturating_sub(pass.start_ns))
+            .collect(),
         more_batches: batches_per_step.is_some_and(|each| {
             counted.unit == StepUnit::Optimizer && passes::are_batches_missing(&passes, each)
         }),
@@ -271,17 +288,17 @@ pub fn progress(
         slow: timed.slow,
         times: timed.times,
         evaluation,
+        standstill: standstill::standstill(profile, process, samples),
         thread: counted.thread,
         trained: trained(profile, &training),
     })
 }
 
-/// Epochs of a process that are complete in the recording (start, end); empty if steps are not an
-/// optimizer's.
-pub fn epochs(profile: &Profile, process: ProcessId) -> Vec<(u64, u64)> {
+/// Epochs of a process that are complete in the recording; empty if steps are not an optimizer's.
+pub fn epochs(profile: &Profile, process: ProcessId) -> Vec<Pass> {
     match series::count(profile, process) {
         Some(counted) if counted.unit == StepUnit::Optimizer => {
-            passes::complete_epochs(profile, &passes::passes(profile, process, &counted))
+            passes::complete(profile, &passes::passes(profile, process, &counted))
         }
         _ => Vec::new(),
     }
@@ -292,8 +309,7 @@ pub fn epochs(profile: &Profile, process: ProcessId) -> Vec<(u64, u64)> {
 pub struct Paced {
     /// As [`timed_steps`].
     pub steps: Vec<(Step, Option<Why>)>,
-    /// Training passes that are complete in the recording, each until the next one; none if steps
-    /// are not an optimizer's.
+    /// Training passes that are complete in the recording; none if steps are not an optimizer's.
     pub epochs: Vec<Pass>,
     /// Samples in a batch, and batches in a step.
     pub batch_size: Option<u64>,

@@ -29,6 +29,9 @@ pub struct Pass {
     pub steps: u64,
     /// Whether it trained.
     pub trains: bool,
+    /// Whether it is an epoch whose end is known: the next one was seen to begin. What follows the
+    /// last batch of another is not seen to belong to it.
+    pub is_followed: bool,
 }
 
 /// The passes of a process, by start.
@@ -60,13 +63,14 @@ pub(super) fn passes(profile: &Profile, process: ProcessId, counted: &Counted) -
                 began_before: false,
                 steps: 0,
                 trains: false,
+                is_followed: false,
             });
         }
     }
-    began_before(profile, &mut passes);
     given.sort_unstable();
     assign_steps(&mut passes, &given, counted);
     passes.sort_by_key(|pass| (pass.start_ns, pass.counter));
+    began_before(profile, &mut passes);
     forgive_stray_steps(&mut passes);
     passes
 }
@@ -103,23 +107,24 @@ fn forgive_stray_steps(passes: &mut [Pass]) {
 /// Marks the first passes of a process after an attach, which had begun before.
 fn began_before(profile: &Profile, passes: &mut [Pass]) {
     const SOON_NS: u64 = 2_000_000_000;
+    /// Batches that a pass has delivered by its first reading, if that is at its start.
+    const FIRST: u64 = 2;
     if begins_with_program(profile) {
         return;
     }
+    let mut trained_until_ns: Option<u64> = None;
     for pass in passes {
-        let first = first_value(profile, pass);
-        if pass.start_ns < profile.start_ns.saturating_add(SOON_NS) && first > 0 {
+        let follows = trained_until_ns.is_some_and(|end_ns| end_ns <= pass.start_ns);
+        let begins = follows && pass.first_value <= FIRST;
+        let is_soon = pass.start_ns < profile.start_ns.saturating_add(SOON_NS);
+        if is_soon && pass.first_value > 0 && !begins {
             pass.began_before = true;
-            pass.batches = pass.last_value.saturating_sub(first);
+            pass.batches = pass.last_value.saturating_sub(pass.first_value);
+        }
+        if pass.trains {
+            trained_until_ns = trained_until_ns.max(Some(pass.end_ns));
         }
     }
-}
-
-fn first_value(profile: &Profile, pass: &Pass) -> u64 {
-    let mut points = profile.sideband.points.iter();
-    points
-        .find(|point| point.counter == pass.counter && point.time_ns == pass.start_ns)
-        .map_or(0, |point| point.value)
 }
 
 /// A step belongs to the pass that last delivered a batch before it. But a pass is known only from
@@ -250,15 +255,18 @@ pub(super) fn most(passes: &[Pass], steps: u64) -> Option<u64> {
     Some(room.saturating_add(cut.into()))
 }
 
-/// Training passes that are complete in the recording, each until the start of the next one:
-/// epochs.
+/// Training passes that are complete in the recording, each until the start of the next one, the
+/// last one until the last batch that was seen: epochs.
 pub(super) fn complete(profile: &Profile, passes: &[Pass]) -> Vec<Pass> {
     let training: Vec<&Pass> = passes.iter().filter(|pass| pass.trains).collect();
-    let until = |pass: &Pass, end_ns: u64| Pass { end_ns, ..*pass };
     let mut epochs: Vec<Pass> = training
         .windows(2)
         .filter(|pair| !pair[0].began_before)
-        .map(|pair| until(pair[0], pair[1].start_ns))
+        .map(|pair| Pass {
+            end_ns: pair[1].start_ns,
+            is_followed: true,
+            ..*pair[0]
+        })
         .collect();
     // The last one is complete if it delivered as many batches as those before it.
     if let [.., before, last] = training.as_slice()
@@ -266,22 +274,10 @@ pub(super) fn complete(profile: &Profile, passes: &[Pass]) -> Vec<Pass> {
         && !last.began_before
     {
         let after = passes.iter().map(|pass| pass.end_ns).max();
-        epochs.push(until(
-            last,
-            after.unwrap_or(last.end_ns).min(profile.end_ns),
-        ));
+        epochs.push(Pass {
+            end_ns: after.unwrap_or(last.end_ns).min(profile.end_ns),
+            ..**last
+        });
     }
     epochs
-}
-
-/// Epochs that are complete in the recording, start and end.
-pub(super) fn complete_epochs(profile: &Profile, passes: &[Pass]) -> Vec<(u64, u64)> {
-    let epochs = complete(profile, passes).into_iter();
-    epochs.map(|pass| (pass.start_ns, pass.end_ns)).collect()
-}
-
-/// Lengths of the epochs that are complete in the recording, ns.
-pub(super) fn epoch_times(profile: &Profile, passes: &[Pass]) -> Vec<u64> {
-    let epochs = complete_epochs(profile, passes).into_iter();
-    epochs.map(|(from, to)| to.saturating_sub(from)).collect()
 }

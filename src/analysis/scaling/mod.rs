@@ -72,7 +72,7 @@ pub struct RunToRun {
     pub measured: Option<f64>,
 }
 
-/// All runs of one strategy and number of ranks.
+/// All runs of one strategy and number of ranks that do the same work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
     pub strategy: String,
@@ -110,7 +110,7 @@ pub struct Scaling {
     pub unit: Unit,
     pub work: Work,
     pub run_to_run: RunToRun,
-    /// By strategy and number of ranks.
+    /// By strategy, number of ranks and work; a rank alone comes first.
     pub points: Vec<Point>,
     pub fits: Vec<Fits>,
     /// Runs without what is compared, and why.
@@ -145,21 +145,19 @@ pub fn scaling(runs: Vec<Run>, options: &Options) -> Scaling {
     let (timed, others): (Vec<Run>, Vec<Run>) =
         runs.into_iter().partition(|run| run.time(unit).is_some());
     let why = match unit {
-        Unit::Epoch => "no epoch is complete in it",
+        Unit::Epoch => "no epoch in it is followed by another one",
         Unit::Step => "fewer than two steps were seen in it",
     };
     let left_out = others.into_iter().map(|run| (run.name, why.to_owned()));
     let left_out = left_out.collect();
-    let mut groups: BTreeMap<(String, u32), Vec<Run>> = BTreeMap::new();
-    for run in timed {
-        let key = (run.strategy_name().to_owned(), run.ranks);
-        groups.entry(key).or_default().push(run);
-    }
+    let groups = groups(timed, unit);
     let run_to_run = run_to_run(&groups, unit, options.run_to_run);
     let mut points: Vec<Point> = Vec::new();
-    for ((strategy, ranks), runs) in groups {
+    for ((strategy, ranks, _), runs) in groups {
         points.extend(point(strategy, ranks, runs, unit, run_to_run));
     }
+    // What the others are compared with.
+    points.sort_by_key(|point| point.strategy != ALONE);
     let work = work(&points, unit, options.batch);
     let bases: Vec<Option<Point>> = points
         .iter()
@@ -181,8 +179,38 @@ pub fn scaling(runs: Vec<Run>, options: &Options) -> Scaling {
     }
 }
 
+/// Repetitions by strategy, number of ranks, and amount of work.
+type Groups = BTreeMap<(String, u32, usize), Vec<Run>>;
+
+/// Runs of other work are no repetitions. Those whose samples were not counted are taken to do the
+/// work of the others.
+fn groups(runs: Vec<Run>, unit: Unit) -> Groups {
+    let mut runs = runs;
+    runs.sort_by(|a, b| {
+        let samples = |run: &Run| run.samples(unit).unwrap_or(f64::MAX);
+        samples(a).total_cmp(&samples(b))
+    });
+    let mut groups = Groups::new();
+    for run in runs {
+        let (strategy, ranks) = (run.strategy_name().to_owned(), run.ranks);
+        let own = (strategy.clone(), ranks, 0)..=(strategy.clone(), ranks, usize::MAX);
+        let last = groups.range(own).next_back();
+        let is_other = last.is_some_and(|(_, before)| {
+            let least = before.iter().find_map(|before| before.samples(unit));
+            let both = least.zip(run.samples(unit));
+            both.is_some_and(|(least, own)| own - least > SAME * own)
+        });
+        let number = last.map_or(0, |((_, _, number), _)| number + usize::from(is_other));
+        groups
+            .entry((strategy, ranks, number))
+            .or_default()
+            .push(run);
+    }
+    groups
+}
+
 /// How much runs of the same size differ: the pooled relative deviation where some are repeated.
-fn run_to_run(groups: &BTreeMap<(String, u32), Vec<Run>>, unit: Unit, stated: f64) -> RunToRun {
+fn run_to_run(groups: &Groups, unit: Unit, stated: f64) -> RunToRun {
     let (mut squares, mut freedom) = (0.0, 0.0);
     for runs in groups.values().filter(|runs| runs.len() > 1) {
         let times: Vec<f64> = runs
@@ -266,7 +294,7 @@ fn base(points: &[Point], strategy: &str) -> Option<Point> {
 fn work(points: &[Point], unit: Unit, batch: Option<Division>) -> Work {
     let samples = points
         .iter()
-        .map(|point| mean(&point.runs, |run| run.samples(unit)));
+        .map(|point| mean_of_runs(&point.runs, |run| run.samples(unit)));
     let samples: Option<Vec<f64>> = samples.collect();
     match (unit, samples, batch) {
         // Whoever says so knows better: ranks may share batches.
@@ -280,14 +308,23 @@ fn work(points: &[Point], unit: Unit, batch: Option<Division>) -> Work {
                 Work::Samples
             }
         }
+        (Unit::Epoch, _, _) if other_work(points).next().is_some() => Work::Unknown,
         (Unit::Epoch, _, _) => Work::Epoch { counted: false },
         (Unit::Step, Some(_), None) => Work::Samples,
         (Unit::Step, None, None) => Work::Unknown,
     }
 }
 
+/// Points of the same strategy and number of ranks as the one before: they do other work.
+fn other_work(points: &[Point]) -> impl Iterator<Item = (&Point, &Point)> {
+    points.iter().zip(points.iter().skip(1)).filter(|(a, b)| {
+        let of = |point: &Point| (point.strategy.clone(), point.ranks);
+        of(a) == of(b)
+    })
+}
+
 /// The mean of a figure that all runs have.
-fn mean(runs: &[Run], of: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
+pub fn mean_of_runs(runs: &[Run], of: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
     let all: Option<Vec<f64>> = runs.iter().map(of).collect();
     let all = all.filter(|all| !all.is_empty())?;
     Some(all.iter().sum::<f64>() / all.len() as f64)
@@ -297,7 +334,7 @@ fn mean(runs: &[Run], of: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
 fn relate(point: &mut Point, base: &Point, unit: Unit, work: Work, batch: Option<Division>) {
     let times = f64::from(point.ranks) / f64::from(base.ranks);
     let of = |value: &dyn Fn(&Run) -> Option<f64>| {
-        Some(mean(&point.runs, value)? / mean(&base.runs, value)?)
+        Some(mean_of_runs(&point.runs, value)? / mean_of_runs(&base.runs, value)?)
     };
     let stated = |batch: Division| 1.0 / batch.steps(f64::from(point.ranks), f64::from(base.ranks));
     point.work = match work {
@@ -314,7 +351,7 @@ fn relate(point: &mut Point, base: &Point, unit: Unit, work: Work, batch: Option
         }),
     };
     point.least = base.ranks;
-    let is_base = point.ranks == base.ranks && point.strategy == base.strategy;
+    let is_base = point.runs == base.runs;
     let one = Estimate {
         value: 1.0,
         low: None,
@@ -412,6 +449,11 @@ impl Point {
 }
 
 impl Scaling {
+    /// Points that differ from the one before them, by what they do and not by their size.
+    pub fn other_work(&self) -> impl Iterator<Item = (&Point, &Point)> {
+        other_work(&self.points)
+    }
+
     /// Converts a time of the same work, as models have it, to one of an epoch or step.
     pub fn unit_time(&self, fits: &Fits, ranks: f64) -> Option<f64> {
         match self.unit {

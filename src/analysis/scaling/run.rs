@@ -8,8 +8,8 @@ use crate::model::reduction::{EpochPace, Pace};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
-/// Of so many epochs or more the first does not count: it warms up.
-const WARMS_UP: usize = 4;
+/// Of so many epochs, and the last one, which is not timed, the first does not count: it warms up.
+const WARMS_UP: usize = 3;
 
 /// Energy of the devices of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -170,7 +170,8 @@ pub struct LastRank {
     pub process: ProcessId,
     /// Its line at that time.
     pub at: Option<Line>,
-    /// How long it was waited for, in percent of the wait in collectives.
+    /// How long it was waited for, ns, and in percent of the wait in collectives.
+    pub ns: u64,
     pub percent: u32,
 }
 

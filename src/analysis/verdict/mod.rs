@@ -36,6 +36,10 @@ pub const STANDS_OUT: f64 = 1.3;
 /// that the others wait for.
 const STRAGGLES: u32 = 50;
 
+/// The figure of the evidence that others wait in collectives for the rank of the verdict: a share
+/// of the first rank's time between start-up and exit.
+pub const OTHERS_WAIT: &str = "others_wait_for_it";
+
 /// The condition of the bound where one rank arrives last.
 const AS_FAST: &str = "this rank as fast as the others";
 
@@ -240,6 +244,16 @@ pub fn verdict(profile: &Profile, analysis: &Analysis) -> Option<Verdict> {
         let mut verdict = judge(profile, analysis, other, figures);
         verdict.waits_for = Some(WaitedFor::Host(last.percent));
         verdict.at = last.at.or(verdict.at);
+        let trained_ns = primary
+            .wall_ns
+            .saturating_sub(primary.startup_ns)
+            .saturating_sub(primary.shutdown_ns);
+        // Ranks that are late in turns wait for each other.
+        let more = own.of(Part::Communication) - verdict.figures.of(Part::Communication);
+        let late = (last.ns as f64 / trained_ns.max(1) as f64).min(more);
+        if verdict.cause.is_none() && verdict.figures.ticks >= FEW_TICKS && late >= rules::WORTH {
+            arrives_last(&mut verdict, profile, late);
+        }
         return Some(verdict);
     }
     if rules::may_spin(&own)
@@ -248,6 +262,32 @@ pub fn verdict(profile: &Profile, analysis: &Analysis) -> Option<Verdict> {
         return Some(verdict);
     }
     Some(judge(profile, analysis, primary, own))
+}
+
+/// Makes it the cause that others wait for this rank, for `late` of their time, where nothing that
+/// it does is a single one.
+fn arrives_last(verdict: &mut Verdict, profile: &Profile, late: f64) {
+    let evidence = Evidence {
+        figure: OTHERS_WAIT,
+        value: late,
+        at_least: Some(rules::WORTH),
+        at_most: None,
+    };
+    let finding = Finding {
+        cause: Cause::LateRank,
+        gain: Some(late),
+        weight: late,
+        parts: &[],
+        evidence: vec![evidence],
+        complete: true,
+    };
+    (verdict.costs, verdict.competing) = (Vec::new(), None);
+    verdict.cause = Some(Cause::LateRank);
+    verdict.confidence = Some(confidence(&finding, &verdict.figures));
+    verdict.bound = bound(&finding, &verdict.figures);
+    verdict.findings.insert(0, finding);
+    let step = next_step(profile, Cause::LateRank, verdict.at, &verdict.figures);
+    verdict.next_step = Some(step);
 }
 
 /// The verdict on the rank that arrives last at collectives that run on devices: its own cause if
@@ -422,6 +462,7 @@ fn last_rank_of(analysis: &Analysis, process: &ProcessSummary) -> Option<LastRan
     Some(LastRank {
         process,
         at,
+        ns,
         percent: u32::try_from(percent).unwrap_or(u32::MAX),
     })
 }

@@ -71,10 +71,15 @@ pub fn next_step(profile: &Profile, cause: Cause, at: Option<Line>, figures: &Fi
         Cause::GpuMemory => "fuse operators that read and write the same memory: torch.compile; channels_last for convolutions"
             .to_owned(),
         Cause::Communication => communication(figures, &at),
-        Cause::LateRank => format!(
-            "the others wait for what this rank alone does{at}: share it out, take it out of the step, or let it run while the GPU \
-             computes"
-        ),
+        Cause::LateRank => {
+            let (or, hide) = match figures.gpu_used {
+                true => (",", ", or let it run while the GPU computes"),
+                false => (", or", ""),
+            };
+            format!(
+                "the others wait for what this rank alone does{at}: share it out{or} take it out of the step{hide}"
+            )
+        }
         Cause::Sync => {
             let what = figures.labels.get(&(Part::Sync as usize));
             let what = what.map_or("the wait", String::as_str);

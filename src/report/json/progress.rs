@@ -32,7 +32,7 @@ pub struct Progress {
     pub steps_at_most: Option<u64>,
     /// Time of the first reading, if more steps may have ended before it.
     pub counted_from_s: Option<f64>,
-    /// Training passes over the data that began; null if unknown.
+    /// Training passes over the data that were seen, in part too; null if unknown.
     pub epochs: Option<u64>,
     /// Whether there were more.
     pub more_epochs: bool,
@@ -51,7 +51,8 @@ pub struct Progress {
     pub batches_per_step: Option<u64>,
     /// Lengths of steps; null if too few were seen.
     pub step_ms: Option<StepMs>,
-    /// Lengths of the epochs that are complete in the recording, with the time between them.
+    /// Lengths of the epochs that are complete in the recording and that another one follows, with
+    /// the time between them.
     pub epoch_s: Vec<f64>,
     /// Steps at the start that the figures above exclude.
     pub warmup: WarmUp,

@@ -165,7 +165,9 @@ pub(super) fn write_progress(
         .map(|(step, _)| (step.start_ns, step.end_ns))
         .collect();
     add("step", &times);
-    add("epoch", &epochs(profile, process));
+    let epochs = epochs(profile, process).into_iter();
+    let times = epochs.map(|pass| (pass.start_ns, pass.end_ns));
+    add("epoch", &times.collect::<Vec<_>>());
     let evaluated = evaluations(profile, process, &own);
     let evaluated = evaluated.iter().map(|pass| (pass.start_ns, pass.end_ns));
     add("evaluation", &evaluated.collect::<Vec<_>>());

@@ -96,7 +96,10 @@ impl Process {
         Self {
             role: role.map_or(Role::Other, |process| process.role),
             steps: steps(profile, trainer),
-            epochs: epochs(profile, trainer),
+            epochs: epochs(profile, trainer)
+                .iter()
+                .map(|pass| (pass.start_ns, pass.end_ns))
+                .collect(),
             busy: utilization.map_or(Vec::new(), |figure| spans(profile, figure.track)),
         }
     }

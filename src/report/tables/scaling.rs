@@ -3,7 +3,7 @@
 use crate::analysis::scaling::fit::{Division, Model};
 use crate::analysis::scaling::mean::Estimate;
 use crate::analysis::scaling::run::{Energy, Run};
-use crate::analysis::scaling::{Fits, Point, Scaling};
+use crate::analysis::scaling::{Fits, Point, Scaling, mean_of_runs as mean};
 use crate::report::table::{Column, Kind, Value};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -62,7 +62,6 @@ pub fn points(scaling: &Scaling) -> Vec<PointRow> {
 
 fn point(point: &Point) -> PointRow {
     let sum = |of: fn(&Run) -> usize| point.runs.iter().map(of).sum();
-    let first = point.runs.first();
     let energies = point.energies();
     let count = point.runs.len() as f64;
     let computation = point.mean_of(|run| run.computation);
@@ -78,8 +77,8 @@ fn point(point: &Point) -> PointRow {
         efficiency: point.efficiency,
         steps: point.runs.iter().map(|run| run.steps).sum(),
         epochs: sum(|run| run.epochs),
-        samples_an_epoch: first.and_then(|run| run.samples_an_epoch),
-        samples_a_step: first.and_then(|run| run.samples_a_step),
+        samples_an_epoch: mean(&point.runs, |run| run.samples_an_epoch),
+        samples_a_step: mean(&point.runs, |run| run.samples_a_step),
         gpu_utilization: point.mean_of(|run| run.utilization.map(|mean| mean.estimate())),
         energy_wh: energies
             .as_ref()

@@ -7,24 +7,24 @@ use crate::analysis::job::Job;
 use crate::analysis::job::mesh::Group;
 use crate::analysis::job::parallel::sizes;
 use crate::analysis::job::stragglers::{Compared, Straggler};
+use crate::analysis::progress::standstill::is_long;
 use crate::model::parallel::GroupSource;
+use crate::model::reduction::Still;
 use crate::report::command::shown_command;
 use crate::report::label::ranges;
 use crate::report::naming::utc_time;
 use crate::report::tables::job::{
     ClockRow, DoingRow, RANKS, RankRow, StragglerRow, clocks, ranks, straggler,
 };
+use std::collections::BTreeMap;
 
 /// Ranks that are listed one by one.
 const MOST_RANKS: usize = 16;
 const MOST_LEFT_OUT: usize = 10;
-/// A time without a step is worth a word if it is as long as this, as so many steps, and as this
-/// part of the run.
-const STILL_NS: u64 = 10_000_000_000;
-const STILL_STEPS: u64 = 20;
-const STILL_PART: u64 = 20;
 /// This part of what a rank costs is a reason of its own.
 const MOSTLY: f64 = 0.5;
+/// Ranks that were at another place than most when no step ended.
+const MOST_STOPPED: usize = 5;
 /// Stragglers of a group.
 const MOST_STRAGGLERS: usize = 5;
 
@@ -77,6 +77,7 @@ pub(crate) fn about(job: &Job) -> Vec<String> {
             "no step ended in the last {}: what ranks did then is in no table below, and in the report of each recording",
             seconds(still_ns)
         ));
+        all.extend(stopped_at(job));
     }
     if !job.missing_ranks.is_empty() {
         let mut missing = job.missing_ranks.clone();
@@ -98,8 +99,46 @@ fn without_steps(job: &Job) -> Option<u64> {
     });
     let (still_ns, rank) = after.min_by_key(|&(still_ns, _)| still_ns)?;
     let mean_ns = (rank.seconds() * 1e9) as u64 / rank.facts.steps.max(1);
-    let long_ns = STILL_NS.max(mean_ns.saturating_mul(STILL_STEPS));
-    (still_ns >= long_ns.max(rank.facts.wall_ns / STILL_PART)).then_some(still_ns)
+    is_long(still_ns, mean_ns, rank.facts.wall_ns).then_some(still_ns)
+}
+
+/// Where ranks were for most of the time without a step: each that was at another place than most.
+fn stopped_at(job: &Job) -> Vec<String> {
+    let of = |still: &Still| {
+        let at = match &still.place {
+            Some(place) => place_of(&place.file, place.line),
+            None => "no line that is known".to_owned(),
+        };
+        let wait = still.wait.as_deref().unwrap_or("no wait");
+        format!("at {at} ({})", wait.replace('_', " "))
+    };
+    let known = job
+        .ranks
+        .iter()
+        .filter_map(|rank| Some((rank, of(rank.facts.still.as_ref()?))));
+    let known: Vec<_> = known.collect();
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for (_, at) in &known {
+        *counts.entry(at).or_default() += 1;
+    }
+    let most = counts.iter().max_by_key(|&(_, &count)| count);
+    let most = most.filter(|&(_, &count)| 2 * count > known.len());
+    let others = known
+        .iter()
+        .filter(|(_, at)| most.is_none_or(|(most, _)| most != at));
+    let mut all: Vec<String> = others
+        .take(MOST_STOPPED)
+        .map(|(rank, at)| {
+            format!(
+                "{} was {at} then",
+                rank_name(rank.facts.rank, rank.facts.pid)
+            )
+        })
+        .collect();
+    if let Some((most, count)) = most {
+        all.push(format!("{count} of {} ranks were {most} then", known.len()));
+    }
+    all
 }
 
 /// Which groups ranks are compared in, and how these are known; `None` where none are.

@@ -154,9 +154,9 @@ fn headline(out: &mut String, progress: &Progress) {
     wrapped(out, &facts, "| ");
 }
 
-/// A pass that began need not have been seen to its end.
+/// A pass that began need not have been seen to its end, nor one that ended from its start.
 fn epochs_text(progress: &Progress, epochs: u64) -> String {
-    let whole = progress.epoch_ns.len() as u64;
+    let whole = progress.epochs_complete;
     let counted = progress.source == Some(CounterKind::LightningSteps);
     if let Some(most) = progress.epochs_at_most {
         return format!("epochs {} to {}", count(epochs), count(most));
@@ -164,6 +164,13 @@ fn epochs_text(progress: &Progress, epochs: u64) -> String {
     match (whole, progress.more_epochs) {
         (_, true) => format!("epochs at least {}", count(epochs)),
         (whole, _) if whole >= epochs || counted => format!("epochs {}", count(epochs)),
+        (whole, _) if progress.epochs_before > 0 => {
+            let part = count(epochs.saturating_sub(whole));
+            match whole {
+                0 => format!("epochs {part} in part"),
+                _ => format!("epochs {} complete, {part} in part", count(whole)),
+            }
+        }
         (0, _) => format!("epochs begun {}", count(epochs)),
         (whole, _) => format!(
             "epochs begun {}, {} of them to their end",

@@ -4,11 +4,14 @@ use super::format::{count, counted, percent, printable};
 use super::{line, sentence};
 use crate::analysis::scaling::fit::Division;
 use crate::analysis::scaling::mean::Estimate;
-use crate::analysis::scaling::{Scaling, Unit, Work};
+use crate::analysis::scaling::{Point, Scaling, Unit, Work};
 use crate::report::tables::scaling::{FitRow, PointRow, fits, points};
 
 /// Width of the first two columns.
 const HEAD: usize = 21;
+
+/// Heading of the share that communication has of itself and computation.
+const OF_BOTH: &str = "comm/(comm+comput)";
 
 /// The report.
 pub fn render_scaling(scaling: &Scaling) -> String {
@@ -17,15 +20,20 @@ pub fn render_scaling(scaling: &Scaling) -> String {
     let rows = points(scaling);
     let unit = scaling.unit.name();
     line(&mut out, &format!("\nTIME PER {}", unit.to_uppercase()));
-    let head = [&format!("s/{unit}"), "relative", "speed-up", "efficiency"];
+    let seconds = format!("s/{unit}");
+    let mut head = vec![seconds.as_str(), "relative", "speed-up", "efficiency"];
+    let is_mixed = scaling.other_work().next().is_some();
+    head.extend(is_mixed.then_some("samples"));
     table(&mut out, &head, &rows, |row| {
-        vec![
+        let mut cells = vec![
             within(&row.time_s, precise),
             within(&row.relative_time, two),
             row.speed_up
                 .map_or("not known".to_owned(), |it| within(&it, two)),
             row.efficiency.map_or(String::new(), |it| share_within(&it)),
-        ]
+        ];
+        cells.extend(is_mixed.then(|| samples(row, scaling.unit)));
+        cells
     });
     for text in about_work(scaling) {
         sentence(&mut out, "  ", &text);
@@ -34,7 +42,7 @@ pub fn render_scaling(scaling: &Scaling) -> String {
         &mut out,
         "\nWHERE TRAINING THREADS' TIME IN STEPS GOES (host time)",
     );
-    let head = ["computation", "other", "communication", "of both"];
+    let head = ["computation", "other", "communication", OF_BOTH];
     table(&mut out, &head, &rows, |row| {
         let shown = |it: Option<Estimate>, without: &str| {
             it.map_or(without.to_owned(), |it| share_within(&it))
@@ -70,9 +78,10 @@ pub(crate) fn title(scaling: &Scaling) -> String {
     let mut ranks: Vec<u32> = scaling.points.iter().map(|point| point.ranks).collect();
     ranks.sort_unstable();
     ranks.dedup();
+    let word = if ranks == [1] { "rank" } else { "ranks" };
     let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
     format!(
-        "{} on {} ranks, compared by {}s",
+        "{} on {} {word}, compared by {}s",
         counted(runs as u64, "run"),
         ranks.join(", "),
         scaling.unit.name()
@@ -160,6 +169,15 @@ pub(crate) fn share(value: f64) -> String {
     percent(value)
 }
 
+/// Samples of all ranks in an epoch or a step.
+fn samples(row: &PointRow, unit: Unit) -> String {
+    let samples = match unit {
+        Unit::Epoch => row.samples_an_epoch,
+        Unit::Step => row.samples_a_step,
+    };
+    samples.map_or("not counted".to_owned(), |it| count(it.round() as u64))
+}
+
 /// What is compared, and where the intervals come from: sentences.
 pub(crate) fn about_work(scaling: &Scaling) -> Vec<String> {
     let mut all = vec![match scaling.work {
@@ -184,11 +202,32 @@ pub(crate) fn about_work(scaling: &Scaling) -> Vec<String> {
              all runs (--batch global)"
                 .to_owned()
         }
+        Work::Unknown if scaling.unit == Unit::Epoch => "speed-up: not known: epochs are not the \
+             same work, and samples were not counted in all runs, or --batch says that they do not \
+             count"
+            .to_owned(),
         Work::Unknown => "speed-up: not known, since batches were not counted (no DataLoader was \
              seen in all runs): give --batch rank if each rank's batch is the same in all runs, \
              --batch global if the batch of all ranks together is"
             .to_owned(),
     }];
+    all.extend(scaling.other_work().map(|(before, point)| {
+        let names = |point: &Point| {
+            let names: Vec<&str> = point.runs.iter().map(|run| run.name.as_str()).collect();
+            printable(&names.join(", ")).into_owned()
+        };
+        format!(
+            "{} {}: {} and {} do not have as many samples in {}: they are no repetitions",
+            printable(&point.strategy),
+            point.ranks,
+            names(before),
+            names(point),
+            match scaling.unit {
+                Unit::Epoch => "an epoch",
+                Unit::Step => "a step",
+            }
+        )
+    }));
     let of = match scaling.unit {
         Unit::Epoch => "between epochs (of four or more, the first is left out)",
         Unit::Step => "between steps (30 parts of a run, without warm-up)",

@@ -1,12 +1,14 @@
 //! The verdict, at the top: cause, evidence, next step, and the maximum gain.
 
-use super::format::{milliseconds, place, printable};
+use super::format::{milliseconds, place, printable, seconds};
 use super::{collectives, role};
 use crate::analysis::Analysis;
+use crate::analysis::progress::standstill::Standstill;
 use crate::analysis::verdict::STANDS_OUT;
 use crate::analysis::verdict::figures::{Figures, Part};
 use crate::analysis::verdict::rules::Finding;
-use crate::analysis::verdict::{Bound, Cause, Verdict, WaitedFor};
+use crate::analysis::verdict::{Bound, Cause, OTHERS_WAIT, Verdict, WaitedFor};
+use crate::model::ids::ProcessId;
 use crate::model::profile::Profile;
 
 /// Indentation of a continued line.
@@ -51,11 +53,39 @@ pub(super) fn statements(profile: &Profile, analysis: &Analysis) -> Vec<Statemen
     };
     match (verdict.cause, verdict.findings.first()) {
         (Some(cause), Some(finding)) => one_cause(&mut out, profile, analysis, cause, finding),
-        _ => no_cause(&mut out, verdict),
+        _ => no_cause(&mut out, profile, analysis, verdict),
+    }
+    let process = analysis.processes.iter();
+    let mut process = process.filter(|each| each.process == verdict.process);
+    let progress = process.next().and_then(|each| each.progress.as_ref());
+    if let Some(still) = progress.and_then(|progress| progress.standstill.as_ref()) {
+        out.push(("STILL", standstill(profile, verdict.process, still)));
     }
     let missing = verdict.missing.iter();
     out.extend(missing.map(|missing| ("MISSING", missing.clone())));
     out
+}
+
+/// How long no step ended, where the training thread was, and how to learn more.
+fn standstill(profile: &Profile, process: ProcessId, still: &Standstill) -> String {
+    let at = still.at.and_then(|(function, line)| {
+        let function = profile.function(function)?;
+        Some(place(function, line))
+    });
+    let at = at.unwrap_or_else(|| "no line that is known".to_owned());
+    let pid = profile.process(process).map_or(0, |it| it.info.pid);
+    let mut text = format!(
+        "no step ended in the last {}: the training thread was at {at} for {} of it",
+        seconds(still.ns),
+        percent(still.share)
+    );
+    if let Some(wait) = still.wait {
+        text.push_str(&format!(
+            " ({}); if it hangs, torchspy dump --pid {pid} says what it waits for, and torchspy watch finds the next one",
+            wait.name().replace('_', " ")
+        ));
+    }
+    text
 }
 
 /// The verdict in one line: the cause, the evidence, and the line of code.
@@ -95,6 +125,23 @@ fn one_cause(
         return;
     };
     out.push(("VERDICT", cause_text(verdict, cause, finding)));
+    of_which_rank(out, profile, analysis, verdict);
+    out.push(("WHY", why(finding, &verdict.figures)));
+    if let Some(step) = &verdict.next_step {
+        out.push(("NEXT", step.clone()));
+    }
+    if let Some(bound) = &verdict.bound {
+        out.push(("BOUND", bound_text(bound)));
+    }
+}
+
+/// The rank that the verdict is of, if the others wait for it, and the line.
+fn of_which_rank(
+    out: &mut Vec<Statement>,
+    profile: &Profile,
+    analysis: &Analysis,
+    verdict: &Verdict,
+) {
     if let Some(waits) = verdict.waits_for {
         let info = profile.process(verdict.process);
         let name = info.map_or_else(String::new, |process| role(process.role));
@@ -124,13 +171,6 @@ fn one_cause(
             printable(&function.name)
         );
         out.push(("", text));
-    }
-    out.push(("WHY", why(finding, &verdict.figures)));
-    if let Some(step) = &verdict.next_step {
-        out.push(("NEXT", step.clone()));
-    }
-    if let Some(bound) = &verdict.bound {
-        out.push(("BOUND", bound_text(bound)));
     }
 }
 
@@ -167,8 +207,11 @@ fn weight_of_first(verdict: &Verdict) -> f64 {
     verdict.findings.first().map_or(0.0, |first| first.weight)
 }
 
-fn no_cause(out: &mut Vec<Statement>, verdict: &Verdict) {
+fn no_cause(out: &mut Vec<Statement>, profile: &Profile, analysis: &Analysis, verdict: &Verdict) {
     out.push(("VERDICT", none_text(verdict)));
+    if verdict.waits_for.is_some() {
+        of_which_rank(out, profile, analysis, verdict);
+    }
     for finding in verdict.findings.iter().take(3) {
         let text = format!("{}: {}", finding.cause.name(), evidence(finding));
         out.push(("", text));
@@ -192,6 +235,12 @@ fn no_cause(out: &mut Vec<Statement>, verdict: &Verdict) {
         let text = format!("without {what}: at most {at_most:.1}x");
         out.push((if index == 0 { "BOUND" } else { "" }, text));
     }
+}
+
+/// Whether the others wait for a rank in collectives that hosts wait in.
+fn is_in_hosts(finding: &Finding) -> bool {
+    let mut evidence = finding.evidence.iter();
+    evidence.any(|evidence| evidence.figure == OTHERS_WAIT)
 }
 
 /// A line with a word before it, and continuation lines below its text.
@@ -266,6 +315,10 @@ fn claim(cause: Cause, finding: &Finding, figures: &Figures) -> String {
         Cause::Communication => format!(
             "Training thread is in collectives {}",
             of(Part::Communication)
+        ),
+        Cause::LateRank if is_in_hosts(finding) => format!(
+            "The others wait for this rank {} of their time after start-up",
+            percent(finding.weight)
         ),
         Cause::LateRank => format!(
             "The others wait for this rank {} of the time in which all step",
