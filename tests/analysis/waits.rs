@@ -736,40 +736,48 @@ fn without_workers_the_training_thread_makes_its_input_itself() {
     assert!(waits.worker_activity.is_none());
 }
 
-/// Three ranks: rank 2 arrives last, by its own transform; rank 1 a little before.
-fn ranks() -> Builder {
+/// torchrun, whose ranks follow.
+fn launcher() -> Builder {
     let mut builder = Builder::new();
     builder.process(100, 1, &["torchrun", "train.py"]);
     builder.thread(0, 100, "torchrun", true);
     builder.ticks(0, 100, S::Poll, &[lib("torch/distributed/run.py", "main")]);
+    builder
+}
+
+/// A rank of torchrun over Gloo: its training thread.
+fn gloo_rank(builder: &mut Builder, rank: i32, job: &[(&str, &str)]) -> usize {
+    let process = builder.process(101 + rank, 100, &["python", "train.py"]);
+    let number = rank.to_string();
+    builder.environment(process, &[&[("RANK", number.as_str())], job].concat());
+    let thread = builder.thread(process, 101 + rank, "python", true);
+    builder.thread(process, 201 + rank, "pt_gloo_runloop", false);
+    thread
+}
+
+/// DDP's wait for its last bucket.
+fn reduce_after(backward: &[F]) -> Vec<F> {
+    let wait = [
+        torch("c10d::Reducer::finalize_backward()"),
+        torch("c10::ivalue::Future::wait()"),
+        libc("pthread_cond_wait"),
+    ];
+    [backward, &wait].concat()
+}
+
+/// Three ranks: rank 2 arrives last, by its own transform; rank 1 a little before.
+fn ranks() -> Builder {
+    let mut builder = launcher();
     for rank in 0..3_i32 {
-        let process = builder.process(101 + rank, 100, &["python", "train.py"]);
-        let number = rank.to_string();
-        builder.environment(
-            process,
-            &[
-                ("RANK", &number),
-                ("WORLD_SIZE", "4"),
-                ("MASTER_PORT", "29500"),
-            ],
-        );
-        let thread = builder.thread(process, 101 + rank, "python", true);
-        builder.thread(process, 201 + rank, "pt_gloo_runloop", false);
+        let of = [("WORLD_SIZE", "4"), ("MASTER_PORT", "29500")];
+        let thread = gloo_rank(&mut builder, rank, &of);
         let backward = [
             user("main", 57),
             lib("torch/_tensor.py", "Tensor.backward"),
             lib("torch/autograd/graph.py", "_engine_run_backward"),
             torch("torch::autograd::Engine::execute(int)"),
         ];
-        let reduce = [
-            &backward[..],
-            &[
-                torch("c10d::Reducer::finalize_backward()"),
-                torch("c10::ivalue::Future::wait()"),
-                libc("pthread_cond_wait"),
-            ],
-        ]
-        .concat();
+        let reduce = reduce_after(&backward);
         let busy = [20, 60, 90][rank as usize];
         for _ in 0..5 {
             let frames = [user("main", 50), user("slow_transform", 41)];
@@ -784,26 +792,11 @@ fn ranks() -> Builder {
 /// Two ranks of which rank 1 sleeps in each step, which is no cause by itself.
 #[test]
 fn the_verdict_is_that_of_the_rank_that_arrives_last_whatever_it_does() {
-    let mut builder = Builder::new();
-    builder.process(100, 1, &["torchrun", "train.py"]);
-    builder.thread(0, 100, "torchrun", true);
-    builder.ticks(0, 100, S::Poll, &[lib("torch/distributed/run.py", "main")]);
+    let mut builder = launcher();
     for rank in 0..2_i32 {
-        let process = builder.process(101 + rank, 100, &["python", "train.py"]);
-        let number = rank.to_string();
-        builder.environment(process, &[("RANK", &number), ("WORLD_SIZE", "2")]);
-        let thread = builder.thread(process, 101 + rank, "python", true);
-        builder.thread(process, 201 + rank, "pt_gloo_runloop", false);
+        let thread = gloo_rank(&mut builder, rank, &[("WORLD_SIZE", "2")]);
         let backward = [user("main", 57), lib("torch/_tensor.py", "Tensor.backward")];
-        let reduce = [
-            &backward[..],
-            &[
-                torch("c10d::Reducer::finalize_backward()"),
-                torch("c10::ivalue::Future::wait()"),
-                libc("pthread_cond_wait"),
-            ],
-        ]
-        .concat();
+        let reduce = reduce_after(&backward);
         let asleep = [30, 80][rank as usize];
         for _ in 0..6 {
             let frames = [

@@ -1,20 +1,15 @@
 //! `torchspy agent` on processes without torch, and the examples of how it is run. Its figures of
 //! real trainers are in tests/torch.
 
-use crate::faults::{TORCHSPY, Target, any_python, program};
+use crate::faults::{PATIENCE, TORCHSPY, Target, any_python, get, program, start_agent};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 use tempfile::NamedTempFile;
 use yaml_rust2::{Yaml, YamlLoader};
-
-/// How long a figure may take to come, on a machine whose CPUs others use.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An agent for one job, killed when this is dropped.
 struct Agent {
@@ -26,19 +21,10 @@ struct Agent {
 impl Agent {
     fn start(job: &str, options: &[&str]) -> Self {
         let log = NamedTempFile::new().unwrap();
-        let mut child = Command::new(TORCHSPY)
-            .args(["agent", "--listen", "127.0.0.1:0", "--every", "1s"])
-            .args(["--job", job])
-            .args(options)
-            .stdout(Stdio::piped())
-            .stderr(log.reopen().unwrap())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let output = child.stdout.as_mut().unwrap();
-        BufReader::new(output).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("http://").unwrap();
-        let address = address.strip_suffix("/metrics").unwrap().to_owned();
+        let errors = log.reopen().unwrap();
+        let (child, address) = start_agent(job, options, |command| {
+            command.stderr(errors);
+        });
         Self {
             child,
             address,
@@ -48,14 +34,7 @@ impl Agent {
 
     /// Status line and body.
     fn get(&self, path: &str) -> (String, String) {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let host = &self.address;
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.to_owned(), body.to_owned())
+        get(&self.address, path)
     }
 
     /// Scrapes until the series are as they should be.

@@ -17,6 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -481,4 +482,37 @@ pub fn assert_error(output: &Output, cause: &str, hints: &[&str]) {
         assert!(hint.contains(part), "no {part} in the hint: {text}");
     }
     assert!(!hint.is_empty() && !text.contains("panicked"), "{text}");
+}
+
+/// How long a figure may take to come, on a machine whose CPUs others use.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// An agent for one job, and the address that it prints, without its path. `add` sets more of its
+/// command.
+pub fn start_agent(job: &str, options: &[&str], add: impl FnOnce(&mut Command)) -> (Child, String) {
+    let mut command = Command::new(TORCHSPY);
+    command
+        .args(["agent", "--listen", "127.0.0.1:0", "--every", "1s"])
+        .args(["--job", job])
+        .args(options)
+        .stdout(Stdio::piped());
+    add(&mut command);
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    let output = child.stdout.as_mut().unwrap();
+    BufReader::new(output).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("http://").unwrap();
+    let address = address.strip_suffix("/metrics").unwrap().to_owned();
+    (child, address)
+}
+
+/// Status line and body of a page of an HTTP server.
+pub fn get(address: &str, path: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.to_owned(), body.to_owned())
 }

@@ -2,7 +2,7 @@
 //! trainer counted itself.
 
 use crate::agent_push::receiver;
-use crate::faults::{TORCHSPY, Target, program};
+use crate::faults::{PATIENCE, TORCHSPY, Target, get, program, start_agent};
 use crate::installed::prometheus;
 use crate::native_live::torch_python;
 use nix::sys::signal::{Signal, kill};
@@ -10,14 +10,10 @@ use nix::unistd::Pid;
 use regex::Regex;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
-
-/// How long a figure may take to come, on a machine whose CPUs others use.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An agent for one job, killed when this is dropped.
 pub(crate) struct Agent {
@@ -33,19 +29,9 @@ impl Agent {
 
     fn start_with(job: &str, options: &[&str], variables: &[(&str, &str)]) -> Self {
         let started = Instant::now();
-        let mut child = Command::new(TORCHSPY)
-            .args(["agent", "--listen", "127.0.0.1:0", "--every", "1s"])
-            .args(["--job", job])
-            .args(options)
-            .envs(variables.iter().copied())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let output = child.stdout.as_mut().unwrap();
-        BufReader::new(output).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("http://").unwrap();
-        let address = address.strip_suffix("/metrics").unwrap().to_owned();
+        let (child, address) = start_agent(job, options, |command| {
+            command.envs(variables.iter().copied());
+        });
         Self {
             child,
             address,
@@ -55,7 +41,7 @@ impl Agent {
 
     /// What a scrape gives: values by name and labels.
     fn scrape(&self) -> Scrape {
-        let body = get(&self.address, "/metrics");
+        let body = get(&self.address, "/metrics").1;
         assert!(body.ends_with("# EOF\n"), "{body}");
         let lines = body.lines().filter(|line| !line.starts_with('#'));
         Scrape(
@@ -122,16 +108,6 @@ impl Scrape {
             .map(|(_, value)| value)
             .sum()
     }
-}
-
-fn get(address: &str, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
-    body.to_owned()
 }
 
 /// A trainer of a job of its own, which trains when it is told to.
@@ -224,7 +200,7 @@ impl Prometheus {
                 false => format!("%{byte:02X}"),
             })
             .collect();
-        let body = get(&self.address, &format!("/api/v1/query?query={encoded}"));
+        let body = get(&self.address, &format!("/api/v1/query?query={encoded}")).1;
         let answer: Value = serde_json::from_str(&body).ok()?;
         let value = answer["data"]["result"][0]["value"][1].as_str()?;
         value.parse().ok()

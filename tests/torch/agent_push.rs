@@ -1,7 +1,7 @@
 //! What `torchspy agent` sends to receivers of profiles.
 
-use crate::agent::{Agent, PATIENCE, train, trainer};
-use crate::faults::program;
+use crate::agent::{Agent, train, trainer};
+use crate::faults::{PATIENCE, program};
 use crate::installed::otlp_python;
 use flate2::read::GzDecoder;
 use serde_json::Value;

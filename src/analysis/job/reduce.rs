@@ -5,7 +5,6 @@ use super::pace::pace;
 use crate::analysis::collectives::rendezvous;
 use crate::analysis::gpu_overlay::device_of;
 use crate::analysis::of_thread;
-use crate::analysis::progress::standstill::standstill;
 use crate::analysis::progress::{Counting, Step, counting};
 use crate::analysis::summary::parts;
 use crate::analysis::tracks::{self, TrackSummary};
@@ -50,7 +49,7 @@ pub fn reduce(profile: &Profile) -> Reduction {
         if own.is_empty() {
             continue;
         }
-        let counting = counting(profile, id);
+        let counting = counting(profile, id, &own);
         let rank = rank(profile, &tracks, id, &own, counting);
         let index = reduction.ranks.len() as u32;
         rows(
@@ -123,7 +122,7 @@ fn rank(
         rank.energy_j = device.energy_j().map(|(joules, _)| joules);
     }
     rank.pace = pace(profile, id, own, device_of(tracks, id).ok());
-    rank.still = standstill(profile, id, own).map(|still| Still {
+    rank.still = counting.standstill.map(|still| Still {
         place: still.at.map(|line| place(profile, line)),
         wait: still.wait.map(|wait| wait.name().to_owned()),
     });

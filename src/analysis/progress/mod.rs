@@ -288,7 +288,7 @@ pub fn progress(
         slow: timed.slow,
         times: timed.times,
         evaluation,
-        standstill: standstill::standstill(profile, process, samples),
+        standstill: standstill::standstill(profile, &counted, samples),
         thread: counted.thread,
         trained: trained(profile, &training),
     })
@@ -350,10 +350,17 @@ pub struct Counting {
     pub counts_from_start: bool,
     /// Further steps that there may have been, by which numbers may be too low.
     pub uncounted: u64,
+    /// The end of the run, if no step ended in it for long.
+    pub standstill: Option<Standstill>,
 }
 
-/// How the steps of a process are counted; `None` if no counter was read.
-pub fn counting(profile: &Profile, process: ProcessId) -> Option<Counting> {
+/// How the steps of a process are counted; `None` if no counter was read. `samples`: those of the
+/// training thread.
+pub fn counting(
+    profile: &Profile,
+    process: ProcessId,
+    samples: &[&ProfileSample],
+) -> Option<Counting> {
     let counted = series::count(profile, process)?;
     let most = counted.most.unwrap_or(counted.steps);
     let uncounted = most.saturating_sub(counted.steps);
@@ -362,6 +369,7 @@ pub fn counting(profile: &Profile, process: ProcessId) -> Option<Counting> {
         steps: series::listed(&counted),
         counts_from_start: from_start && uncounted == 0,
         uncounted,
+        standstill: standstill::standstill(profile, &counted, samples),
     })
 }
 

@@ -1,9 +1,9 @@
 //! The end of a run in which no step ended.
 
-use super::{StepUnit, series};
+use super::StepUnit;
+use super::series::Counted;
 use crate::model::category::Phase;
 use crate::model::facts::Line;
-use crate::model::ids::ProcessId;
 use crate::model::profile::{Profile, ProfileSample};
 use crate::model::wait::WaitKind;
 use rustc_hash::FxHashMap;
@@ -29,14 +29,14 @@ pub fn is_long(still_ns: u64, step_ns: u64, wall_ns: u64) -> bool {
         && still_ns >= wall_ns / STILL_PART
 }
 
-/// The standstill at the end of a process whose training thread has these samples, sorted by start;
-/// `None` if steps are not an optimizer's, or end until shortly before the end.
-pub fn standstill(
+/// The standstill at the end of a process with these steps, whose training thread has these
+/// samples, sorted by start; `None` if steps are not an optimizer's, or end until shortly before
+/// the end.
+pub(super) fn standstill(
     profile: &Profile,
-    process: ProcessId,
+    counted: &Counted,
     samples: &[&ProfileSample],
 ) -> Option<Standstill> {
-    let counted = series::count(profile, process)?;
     let (first, last) = (counted.ended.first()?, counted.ended.last()?);
     if counted.unit != StepUnit::Optimizer {
         return None;

@@ -95,22 +95,24 @@ impl<'p> Machines<'p> {
         let job = gather(self.answers, signals)?;
         self.due = Instant::now() + self.pause;
         self.seen.extend(ranks(&job.answers));
-        let before = std::mem::replace(&mut self.before, job.answers.clone());
-        if before.is_empty() {
-            return Ok(None);
-        }
-        self.pause = (self.pause * 2).min(self.pauses.1);
-        match judge_job(&before, &job.answers, &job.unanswered, &self.seen) {
-            Judgement::Hang(why) => Ok(Some((Hung::Everywhere(job), why))),
-            Judgement::Elsewhere(why) | Judgement::No(why) => {
-                if self.told.as_ref() != Some(&why) {
-                    messages::note(&format!(
-                        "all ranks here wait for others, and it is no hang as far as can be told: {why}"
-                    ));
-                    self.told = Some(why);
-                }
-                Ok(None)
+        if !self.before.is_empty() {
+            self.pause = (self.pause * 2).min(self.pauses.1);
+            match judge_job(&self.before, &job.answers, &job.unanswered, &self.seen) {
+                Judgement::Hang(why) => return Ok(Some((Hung::Everywhere(job), why))),
+                Judgement::Elsewhere(why) | Judgement::No(why) => self.tell(why),
             }
+        }
+        self.before = job.answers;
+        Ok(None)
+    }
+
+    /// Says why it is no hang, once.
+    fn tell(&mut self, why: String) {
+        if self.told.as_ref() != Some(&why) {
+            messages::note(&format!(
+                "all ranks here wait for others, and it is no hang as far as can be told: {why}"
+            ));
+            self.told = Some(why);
         }
     }
 }
