@@ -268,17 +268,22 @@ fn figures_are_those_of_the_trainer_also_in_prometheus() {
     if let Some(prometheus) = prometheus {
         let selector = format!("{{job=\"{job}\", rank=\"3\"}}");
         let deadline = Instant::now() + PATIENCE;
-        let steps = after.sum("torchspy_steps_total");
-        let query = format!("torchspy_steps_total{selector}");
-        while prometheus.query(&query) != Some(steps) {
-            assert!(Instant::now() < deadline, "{:?}", prometheus.query(&query));
+        // Steps stand still by now; seconds go on, and rise with each reading of the agent's.
+        let (steps, seconds) = ("torchspy_steps_total", "torchspy_phase_seconds_total");
+        let reached = |series: &str| {
+            let total = prometheus.query(&format!("sum({series}{selector})"));
+            total.is_some_and(|total| total >= after.sum(series))
+        };
+        while !(reached(steps) && reached(seconds)) {
+            assert!(Instant::now() < deadline, "{:#?}", after.0);
             std::thread::sleep(Duration::from_millis(100));
         }
-        let lengths = prometheus.query(&format!("torchspy_step_seconds_count{selector}"));
+        let value = |series: &str| prometheus.query(&format!("{series}{selector}"));
+        let total = after.sum(steps);
+        assert_eq!(value(steps), Some(total));
         // The start of the first step was not seen.
-        assert!(lengths.is_some_and(|count| count < steps && count > steps * 0.5));
-        let total = prometheus.query(&format!("sum(torchspy_phase_seconds_total{selector})"));
-        assert!(total.is_some_and(|total| total >= after.sum("torchspy_phase_seconds_total")));
+        let lengths = value("torchspy_step_seconds_count");
+        assert!(lengths.is_some_and(|count| count < total && count > total * 0.5));
     }
     agent.end();
     // Another agent begins anew, and says so.
