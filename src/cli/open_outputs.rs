@@ -1,8 +1,9 @@
-//! Output files, opened before anything is started, so that a missing folder is an error at the
-//! start and not after a day of recording.
+//! Output files, opened before anything is started, so that a folder that cannot be made is an
+//! error at the start and not after a day of recording.
 
 use super::failure::Failure;
 use super::formats::Format;
+use super::objects::address::Address;
 use super::output_file::{
     MAX_NAMES, OpenOutput, cannot_write, identity, identity_at, open_named, open_scratch,
 };
@@ -29,8 +30,8 @@ enum NotOpened {
 }
 
 impl OpenOutputs {
-    /// Opens the requested files, or a recording and a file of the format `beside` in `folder`,
-    /// with names made of `parts`.
+    /// Opens the requested files, in folders that are made, or a recording and a file of the format
+    /// `beside` in `folder`, with names made of `parts`.
     pub(crate) fn open(
         wanted: &[OutputFile],
         beside: Format,
@@ -41,7 +42,15 @@ impl OpenOutputs {
         if wanted.is_empty() {
             return Self::open_default(folder, parts, beside);
         }
-        let mut opened = Self::open_numbered(wanted, force)?;
+        let mut made = Vec::new();
+        let opened =
+            make_folders(wanted, &mut made).and_then(|()| Self::open_numbered(wanted, force));
+        if opened.is_err() {
+            // Only empty ones go.
+            made.iter()
+                .for_each(|folder| drop(std::fs::remove_dir(folder)));
+        }
+        let mut opened = opened?;
         opened.mark();
         if opened.named_recording().is_none() {
             opened.scratch = Some(open_scratch().map_err(|error| {
@@ -57,11 +66,6 @@ impl OpenOutputs {
     /// Opens the requested files. Those whose names are made of facts get the first number that is
     /// free for all of them: others of the same job may take names at the same time.
     fn open_numbered(wanted: &[OutputFile], force: bool) -> Result<Self, Failure> {
-        for folder in wanted.iter().filter(|output| output.is_numbered) {
-            if let Some(folder) = folder.path.parent() {
-                std::fs::create_dir_all(folder).map_err(|error| cannot_write(folder, error))?;
-            }
-        }
         for number in 1..=MAX_NAMES {
             let mut opened = Self {
                 outputs: Vec::new(),
@@ -322,6 +326,33 @@ impl OpenOutputs {
     }
 }
 
+/// Makes the folders of files, and adds those of plain names that were not there to `made`, the
+/// deepest first. Another rank may be about to write into those whose names are made of facts.
+fn make_folders(wanted: &[OutputFile], made: &mut Vec<PathBuf>) -> Result<(), Failure> {
+    for output in wanted {
+        // An address is refused when it is opened.
+        let Some(folder) = output.path.parent() else {
+            continue;
+        };
+        if Address::is_meant_by(&output.path) {
+            continue;
+        }
+        if !output.is_numbered {
+            let missing = folder
+                .ancestors()
+                .filter(|each| !each.as_os_str().is_empty());
+            let missing = missing.take_while(|each| !each.exists());
+            made.extend(missing.map(Path::to_owned));
+        }
+        std::fs::create_dir_all(folder).map_err(|error| {
+            let context = format!("cannot make the folder {}", folder.display());
+            Failure::new(anyhow::Error::new(error).context(context))
+                .hint("choose one in a folder that can be written: -o FOLDER/run.tspy")
+        })?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -377,11 +408,13 @@ mod tests {
         let wanted = [
             output("new.folded"),
             output("old.folded"),
-            output("no/where.folded"),
+            output("old.folded/no/where.folded"),
         ];
         let failure = OpenOutputs::open(&wanted, Format::Flamegraph, true, folder.path(), &PARTS)
             .unwrap_err();
-        assert!(failure.hint.is_some_and(|hint| hint.contains("mkdir")));
+        let error = format!("{:#}", failure.error);
+        assert!(error.starts_with("cannot make the folder"), "{error}");
+        assert!(failure.hint.is_some());
         assert_eq!(names(folder.path()), ["old.folded"]);
     }
 

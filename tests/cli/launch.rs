@@ -145,7 +145,7 @@ fn a_program_that_is_not_there_leaves_nothing_behind() {
 #[test]
 fn outputs_are_opened_before_anything_runs() {
     let folder = folder();
-    for output in ["no/such/folder/x.svg", "/proc/x.tspy", "."] {
+    for output in ["/proc/no/such/folder/x.svg", "/proc/x.tspy", "."] {
         let output = record(
             &folder,
             &["-o", "good.folded", "-o", output],

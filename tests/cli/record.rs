@@ -2,8 +2,8 @@
 //! names are in cli_launch.rs and cli_signals.rs.)
 
 use crate::faults::{
-    How, Recorded, Recorder, Target, any_python, compiled, faults_can_be_made, output_of, program,
-    python, run, seconds_with, tracer_of,
+    How, Recorded, Recorder, TORCHSPY, Target, any_python, assert_error, compiled,
+    faults_can_be_made, output_of, program, python, run, seconds_with, tracer_of,
 };
 use serde_json::Value;
 use std::fs;
@@ -641,4 +641,20 @@ fn a_long_name_of_a_page_is_written() {
     assert!(ran.status.success(), "{}", ran.stderr);
     assert!(fs::read_to_string(&page).unwrap().contains("torchspy"));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn missing_folders_of_outputs_are_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = |output: &str| {
+        let mut command = Command::new(TORCHSPY);
+        command.args(["record", "-o", output, "--", "true"]);
+        output_of(command.current_dir(folder.path()))
+    };
+    let recorded = record("new/folder/x.tspy");
+    assert!(recorded.status.success(), "{}", recorded.stderr);
+    assert!(folder.path().join("new/folder/x.tspy").exists());
+    let refused = record("new/folder/x.tspy/y.tspy");
+    let error = "cannot make the folder new/folder/x.tspy: ";
+    assert_error(&refused, error, &["-o FOLDER/run.tspy"]);
 }
