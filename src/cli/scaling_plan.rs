@@ -3,7 +3,7 @@
 use super::args::{BatchName, PerName, ScalingArguments};
 use super::diff_plan::run_to_run;
 use super::failure::Failure;
-use super::formats::Format;
+use super::formats::{Format, extensions};
 use super::job_plan::JobPlan;
 use super::output_names::{OutputFile, parse_outputs};
 use super::regions;
@@ -23,6 +23,9 @@ const TABLES: &[(&str, MakeOfScaling)] = &[
     ("fits", |scaling| Sheet::new(&fit_columns(), &fits(scaling))),
 ];
 
+/// What is written.
+const FORMATS: &[Format] = &[Format::Page, Format::Json, Format::Text];
+
 #[derive(Debug)]
 pub(crate) struct ScalingPlan {
     /// Never empty.
@@ -38,18 +41,20 @@ pub(crate) struct ScalingPlan {
 
 impl ScalingPlan {
     pub(super) fn new(arguments: ScalingArguments) -> Result<Self, Failure> {
-        let outputs = parse_outputs(arguments.output)?;
-        for output in &outputs {
-            if !matches!(output.format, Format::Page | Format::Json | Format::Text) {
+        for path in &arguments.output {
+            let format = Format::of_path(path).ok();
+            if !format.is_some_and(|format| FORMATS.contains(&format)) {
                 return Err(Failure::usage(
+                    format!("{}: a comparison of sizes has no such form", path.display()),
                     format!(
-                        "{}: a comparison of sizes has no such form",
-                        output.path.display()
+                        "the format goes by the extension: {}; --csv prints a table; the page has \
+                         the plots",
+                        extensions(FORMATS.iter().copied())
                     ),
-                    "the format goes by the extension: .html .json .txt; --csv prints a table",
                 ));
             }
         }
+        let outputs = parse_outputs(arguments.output)?;
         for (at, run) in arguments.runs.iter().enumerate() {
             if arguments.runs.iter().take(at).any(|other| other == run) {
                 return Err(Failure::usage(

@@ -11,7 +11,7 @@ use torchspy::report::csv;
 use torchspy::report::json::scaling::{render_scaling_json, scaling_report};
 use torchspy::report::scaling_page;
 use torchspy::report::table::Sheet;
-use torchspy::report::tables::scaling::{fit_columns, fits, point_columns, points};
+use torchspy::report::tables::scaling::{PointRow, fit_columns, fits, point_columns, points};
 use torchspy::report::text::scaling::render_scaling;
 
 /// xorshift64, and sums of twelve of its numbers for a normal one.
@@ -411,6 +411,7 @@ fn repeated_runs_show_how_much_they_scatter() {
 fn runs_of_other_work_are_no_repetitions() {
     let of = |name: &str, ranks, samples, epoch_s| Run {
         samples_an_epoch: samples,
+        samples_a_step: Some(512.0),
         ..run(name, ranks, Some("DDP"), 0.1, Some(epoch_s))
     };
     let even = of("even", 4, Some(25_600.0), 5.0);
@@ -433,7 +434,7 @@ fn runs_of_other_work_are_no_repetitions() {
     );
     let text = render_scaling(&scaling);
     assert!(
-        text.contains("DDP 4: slow and again, even do not have as many samples in an epoch"),
+        text.contains("DDP 4: slow and again, even do not do the same work in an epoch (12,800"),
         "{text}"
     );
     assert!(text.contains("12,800") && text.contains("25,300"), "{text}");
@@ -445,6 +446,51 @@ fn runs_of_other_work_are_no_repetitions() {
         of("c", 2, None, 9.0),
     ];
     assert_eq!(compared(&runs, Options::default()).work, Work::Unknown);
+}
+
+/// A step or epoch with twice the batch is not faster by more ranks.
+#[test]
+fn runs_of_one_size_with_other_batches_have_no_speed_up() {
+    let of = |name: &str, ranks: u32, batch: Option<f64>, steps, epoch_s| Run {
+        samples_an_epoch: batch.map(|_| 12_800.0),
+        samples_a_step: batch.map(|batch| batch * f64::from(ranks)),
+        steps_an_epoch: Some(steps),
+        ..run(name, ranks, Some("DDP"), epoch_s / steps, Some(epoch_s))
+    };
+    let runs = |counts: bool| {
+        let batch = |batch: f64| counts.then_some(batch);
+        [
+            of("a", 1, batch(64.0), 200.0, 20.0),
+            of("b", 1, batch(128.0), 100.0, 10.2),
+            of("c", 2, batch(64.0), 100.0, 11.0),
+            of("d", 2, batch(128.0), 50.0, 6.0),
+        ]
+    };
+    // Of epochs, b comes first, with fewer steps: c has its batch, of all ranks together.
+    for (per, expected, others) in [
+        (Unit::Epoch, vec!["b", "d", "c"], "a"),
+        (Unit::Step, vec!["a", "c"], "b, d"),
+    ] {
+        let options = Options {
+            per: Some(per),
+            ..Options::default()
+        };
+        let scaling = compared(&runs(true), options);
+        let rows = points(&scaling);
+        let known = |row: &&PointRow| row.speed_up.is_some() && row.efficiency.is_some();
+        let known: Vec<&str> = rows.iter().filter(known).map(|row| &*row.runs[0]).collect();
+        assert_eq!(known, expected, "{per:?}");
+        let text = render_scaling(&scaling);
+        let said = format!("no speed-up of {others}: ");
+        assert!(text.contains(&said), "{text}");
+    }
+    // Steps of an epoch are known where samples are not.
+    let scaling = compared(&runs(false), Options::default());
+    assert_eq!((scaling.points.len(), scaling.work), (4, Work::Unknown));
+    assert!(scaling.points.iter().all(|point| point.speed_up.is_none()));
+    let text = render_scaling(&scaling);
+    let said = "DDP 1: b and a do not do the same work in an epoch (100 and 200 steps)";
+    assert!(text.contains(said), "{text}");
 }
 
 #[test]

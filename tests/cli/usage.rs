@@ -61,6 +61,7 @@ fn every_usage_error_has_a_cause_a_hint_and_status_2() {
         &["scaling"],
         &["scaling", "a", "a"],
         &["scaling", "a", "-o", "a.svg"],
+        &["scaling", "a", "-o", "a.png"],
         &["scaling", "a", "--csv", "ranks"],
         &["scaling", "a", "--run-to-run", "-1"],
     ] {
@@ -129,6 +130,20 @@ fn hands_that_know_py_spy_are_told_the_line_to_type() {
             .collect();
         assert!(hints.join("\n").contains(said), "{typed:?}: {error}");
         assert!(!error.contains("-- -"), "{typed:?}: {error}");
+    }
+}
+
+#[test]
+fn scaling_says_what_it_writes() {
+    for name in ["a.png", "a.svg", "a.tspy"] {
+        let error = text(&torchspy(&["scaling", "a", "-o", name]).stderr);
+        let said = format!("error: {name}: a comparison of sizes has no such form\n");
+        assert!(error.starts_with(&said), "{error}");
+        let hint = "the format goes by the extension: .html .json .txt; --csv prints a table";
+        assert!(
+            error.contains(hint) && !error.contains("--format"),
+            "{error}"
+        );
     }
 }
 

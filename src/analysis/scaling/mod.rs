@@ -91,6 +91,10 @@ pub struct Point {
     /// Steps for the same work, likewise.
     steps: Option<f64>,
     least: u32,
+    /// Whether it is known to differ from the least ranks by its number of ranks alone: where runs
+    /// of one size do other work, only a batch that is that of the least ranks, of each rank or of
+    /// all together, says so.
+    pub is_comparable: bool,
 }
 
 /// What was fitted to the points of a strategy.
@@ -131,6 +135,17 @@ impl Run {
             Unit::Step => self.samples_a_step,
         }
     }
+
+    /// Whether another run of the same size does the same, as far as both were counted.
+    fn is_repeated_by(&self, other: &Run, unit: Unit) -> bool {
+        let agree = |of: &dyn Fn(&Run) -> Option<f64>| of(self).zip(of(other)).is_none_or(is_same);
+        agree(&|run| run.samples(unit)) && (unit == Unit::Step || agree(&|run| run.steps_an_epoch))
+    }
+}
+
+/// Whether two amounts of work are the same.
+fn is_same((one, other): (f64, f64)) -> bool {
+    (one - other).abs() <= SAME * one.max(other)
 }
 
 /// Compares runs.
@@ -163,8 +178,13 @@ pub fn scaling(runs: Vec<Run>, options: &Options) -> Scaling {
         .iter()
         .map(|each| base(&points, &each.strategy))
         .collect();
+    let mixed: Vec<String> = other_work(&points)
+        .map(|(point, _)| point.strategy.clone())
+        .collect();
     for (point, base) in points.iter_mut().zip(&bases) {
         if let Some(base) = base {
+            let is_mixed = mixed.contains(&point.strategy) || mixed.contains(&base.strategy);
+            point.is_comparable = !is_mixed || has_batch_of(point, base);
             relate(point, base, unit, work, options.batch);
         }
     }
@@ -187,20 +207,21 @@ type Groups = BTreeMap<(String, u32, usize), Vec<Run>>;
 fn groups(runs: Vec<Run>, unit: Unit) -> Groups {
     let mut runs = runs;
     runs.sort_by(|a, b| {
-        let samples = |run: &Run| run.samples(unit).unwrap_or(f64::MAX);
-        samples(a).total_cmp(&samples(b))
+        let work = |of: Option<f64>| of.unwrap_or(f64::MAX);
+        let samples = work(a.samples(unit)).total_cmp(&work(b.samples(unit)));
+        samples.then(work(a.steps_an_epoch).total_cmp(&work(b.steps_an_epoch)))
     });
     let mut groups = Groups::new();
     for run in runs {
         let (strategy, ranks) = (run.strategy_name().to_owned(), run.ranks);
         let own = (strategy.clone(), ranks, 0)..=(strategy.clone(), ranks, usize::MAX);
-        let last = groups.range(own).next_back();
-        let is_other = last.is_some_and(|(_, before)| {
-            let least = before.iter().find_map(|before| before.samples(unit));
-            let both = least.zip(run.samples(unit));
-            both.is_some_and(|(least, own)| own - least > SAME * own)
+        let next = groups.range(own.clone()).count();
+        let mut before = groups.range(own).rev();
+        let same = before.find(|(_, others)| {
+            let mut others = others.iter();
+            others.all(|other| run.is_repeated_by(other, unit))
         });
-        let number = last.map_or(0, |((_, _, number), _)| number + usize::from(is_other));
+        let number = same.map_or(next, |((_, _, number), _)| *number);
         groups
             .entry((strategy, ranks, number))
             .or_default()
@@ -280,6 +301,7 @@ fn point(
         work: None,
         steps: None,
         least: ranks,
+        is_comparable: true,
     })
 }
 
@@ -330,6 +352,18 @@ pub fn mean_of_runs(runs: &[Run], of: impl Fn(&Run) -> Option<f64>) -> Option<f6
     Some(all.iter().sum::<f64>() / all.len() as f64)
 }
 
+/// Whether each rank's batch, or that of all together, is that of the base.
+fn has_batch_of(point: &Point, base: &Point) -> bool {
+    let samples = |point: &Point| mean_of_runs(&point.runs, |run| run.samples_a_step);
+    point.runs == base.runs
+        || samples(point)
+            .zip(samples(base))
+            .is_some_and(|(own, base_samples)| {
+                let times = f64::from(point.ranks) / f64::from(base.ranks);
+                is_same((own, base_samples)) || is_same((own, base_samples * times))
+            })
+}
+
 /// Sets what a point has with respect to that with the least ranks.
 fn relate(point: &mut Point, base: &Point, unit: Unit, work: Work, batch: Option<Division>) {
     let times = f64::from(point.ranks) / f64::from(base.ranks);
@@ -343,6 +377,7 @@ fn relate(point: &mut Point, base: &Point, unit: Unit, work: Work, batch: Option
         Work::Stated(batch) => Some(stated(batch)),
         Work::Unknown => None,
     };
+    point.work = point.work.filter(|_| point.is_comparable);
     point.steps = match unit {
         Unit::Step => point.work.map(|work| 1.0 / work),
         Unit::Epoch => batch.map(|batch| 1.0 / stated(batch)).or_else(|| {

@@ -4,7 +4,8 @@ use super::format::{count, counted, percent, printable};
 use super::{line, sentence};
 use crate::analysis::scaling::fit::Division;
 use crate::analysis::scaling::mean::Estimate;
-use crate::analysis::scaling::{Point, Scaling, Unit, Work};
+use crate::analysis::scaling::run::Run;
+use crate::analysis::scaling::{Point, Scaling, Unit, Work, mean_of_runs};
 use crate::report::tables::scaling::{FitRow, PointRow, fits, points};
 
 /// Width of the first two columns.
@@ -23,6 +24,10 @@ pub fn render_scaling(scaling: &Scaling) -> String {
     let seconds = format!("s/{unit}");
     let mut head = vec![seconds.as_str(), "relative", "speed-up", "efficiency"];
     let is_mixed = scaling.other_work().next().is_some();
+    let is_mixed = is_mixed
+        && rows
+            .iter()
+            .any(|row| samples_of(row, scaling.unit).is_some());
     head.extend(is_mixed.then_some("samples"));
     table(&mut out, &head, &rows, |row| {
         let mut cells = vec![
@@ -170,11 +175,15 @@ pub(crate) fn share(value: f64) -> String {
 }
 
 /// Samples of all ranks in an epoch or a step.
-fn samples(row: &PointRow, unit: Unit) -> String {
-    let samples = match unit {
+fn samples_of(row: &PointRow, unit: Unit) -> Option<f64> {
+    match unit {
         Unit::Epoch => row.samples_an_epoch,
         Unit::Step => row.samples_a_step,
-    };
+    }
+}
+
+fn samples(row: &PointRow, unit: Unit) -> String {
+    let samples = samples_of(row, unit);
     samples.map_or("not counted".to_owned(), |it| count(it.round() as u64))
 }
 
@@ -212,12 +221,8 @@ pub(crate) fn about_work(scaling: &Scaling) -> Vec<String> {
             .to_owned(),
     }];
     all.extend(scaling.other_work().map(|(before, point)| {
-        let names = |point: &Point| {
-            let names: Vec<&str> = point.runs.iter().map(|run| run.name.as_str()).collect();
-            printable(&names.join(", ")).into_owned()
-        };
         format!(
-            "{} {}: {} and {} do not have as many samples in {}: they are no repetitions",
+            "{} {}: {} and {} do not do the same work in {}{}: they are no repetitions",
             printable(&point.strategy),
             point.ranks,
             names(before),
@@ -225,9 +230,19 @@ pub(crate) fn about_work(scaling: &Scaling) -> Vec<String> {
             match scaling.unit {
                 Unit::Epoch => "an epoch",
                 Unit::Step => "a step",
-            }
+            },
+            amounts(before, point, scaling.unit)
         )
     }));
+    let others = scaling.points.iter().filter(|point| !point.is_comparable);
+    let others: Vec<String> = others.map(names).collect();
+    if !others.is_empty() {
+        all.push(format!(
+            "no speed-up of {}: its batch is not known to be that of the run with the least ranks, neither of each \
+             rank nor of all together, so more differs than the number of ranks",
+            others.join(", ")
+        ));
+    }
     let of = match scaling.unit {
         Unit::Epoch => "between epochs (of four or more, the first is left out)",
         Unit::Step => "between steps (30 parts of a run, without warm-up)",
@@ -264,6 +279,34 @@ pub(crate) fn about_work(scaling: &Scaling) -> Vec<String> {
         ));
     }
     all
+}
+
+/// Runs of a point, by name.
+fn names(point: &Point) -> String {
+    let names: Vec<&str> = point.runs.iter().map(|run| run.name.as_str()).collect();
+    printable(&names.join(", ")).into_owned()
+}
+
+/// How much work two points do, in samples and steps, where both were counted.
+fn amounts(one: &Point, other: &Point, unit: Unit) -> String {
+    let of = |name: &str, value: fn(&Run) -> Option<f64>| {
+        let mean = |point: &Point| mean_of_runs(&point.runs, value);
+        let (one, other) = mean(one).zip(mean(other))?;
+        let shown = |it: f64| count(it.round() as u64);
+        Some(format!("{} and {} {name}", shown(one), shown(other)))
+    };
+    let all = match unit {
+        Unit::Epoch => [
+            of("samples", |run| run.samples_an_epoch),
+            of("steps", |run| run.steps_an_epoch),
+        ],
+        Unit::Step => [of("samples", |run| run.samples_a_step), None],
+    };
+    let all: Vec<String> = all.into_iter().flatten().collect();
+    match all.as_slice() {
+        [] => String::new(),
+        all => format!(" ({})", all.join(", ")),
+    }
 }
 
 /// What the shares of time are: sentences.
