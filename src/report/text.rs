@@ -13,6 +13,7 @@ mod gpu_idle;
 pub mod job;
 mod modules;
 mod operators;
+mod other_jobs;
 mod processes;
 mod progress;
 mod sampler;

@@ -546,6 +546,16 @@ fn what_is_no_part_of_the_answer_is_named() {
         .collect();
     assert_eq!(ranks, [0, 1, 2, 3, 4, 5, 6]);
     assert_eq!(job.missing_ranks, [7]);
+    assert_eq!(job.other_jobs.len(), 1);
+    assert_eq!(job.other_jobs[0].files, ["008.tspy"]);
+    let text = render_job(&job, false);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [
+        "recordings of 2 jobs are in this folder",
+        "left out: another (1 rank: 008.tspy). To choose another, name a folder",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
     let left_out: Vec<String> = job
         .left_out
         .iter()
@@ -559,6 +569,26 @@ fn what_is_no_part_of_the_answer_is_named() {
             "009.tspy: no trainer was sampled in it",
         ]
     );
+}
+
+/// Of jobs with as many ranks the last one is reported.
+#[test]
+fn of_equal_jobs_the_last_is_reported() {
+    let mut reductions = Simulated::default().reductions();
+    let mut again = reductions.clone();
+    for each in &mut again {
+        each.started_wall_ns += 3_600_000_000_000;
+        each.ranks[0].job = vec!["a".to_owned()];
+    }
+    reductions.splice(0..0, again);
+    assert_eq!(answers(reductions.clone(), None).job, ["a"]);
+    for each in &mut reductions[8..] {
+        each.started_wall_ns += 7_200_000_000_000;
+    }
+    let job = answers(reductions, None);
+    assert_ne!(job.job, ["a"]);
+    assert_eq!(job.other_jobs[0].job, ["a"]);
+    assert_eq!(job.other_jobs[0].ranks, 8);
 }
 
 /// Stages of a pipeline do different work: they wait differently without anybody being late.

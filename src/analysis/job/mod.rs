@@ -11,12 +11,14 @@
 //! | [`clocks`] | clocks of hosts, aligned |
 //! | [`mesh`] | which ranks do the same work |
 //! | [`parallel`] | where ranks are in their parallel groups |
+//! | [`others`] | which job it is, where there are several |
 //! | [`stragglers`] | which rank the others wait for |
 //! | [`change`] | since when |
 
 pub mod change;
 pub mod clocks;
 pub mod mesh;
+pub mod others;
 pub mod pace;
 pub mod parallel;
 pub mod ranks;
@@ -26,10 +28,10 @@ pub mod stragglers;
 use crate::model::reduction::Reduction;
 use clocks::{Clock, clocks, wall_offset_ns};
 use mesh::{Group, Mesh, groups};
+use others::OtherJob;
 use parallel::Parallel;
 use ranks::{Names, Rank, fold};
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::cmp::Reverse;
 use stragglers::{Compared, compare};
 
 /// Ranks of larger jobs are not all named.
@@ -70,6 +72,10 @@ pub struct Folded {
 /// The answers for a job.
 #[derive(Clone, Debug)]
 pub struct Job {
+    /// What identifies it: rendezvous, scheduler's id.
+    pub job: Vec<String>,
+    /// Others, whose recordings are left out.
+    pub other_jobs: Vec<OtherJob>,
     pub recordings: Vec<RecordingFacts>,
     /// Files that are no part of it.
     pub left_out: Vec<LeftOut>,
@@ -124,7 +130,7 @@ impl Folded {
 
     /// Compares the ranks.
     pub fn finish(mut self, mesh: Option<&Mesh>) -> Job {
-        self.keep_one_job();
+        let (job, other_jobs) = self.keep_one_job();
         self.keep_one_of_each_rank();
         self.keep_one_time();
         self.sort_recordings();
@@ -160,6 +166,8 @@ impl Folded {
         let missing = (0..world_size.unwrap_or(0).min(MOST_RANKS))
             .filter(|rank| seen.binary_search(rank).is_err());
         Job {
+            job,
+            other_jobs,
             missing_ranks: missing.collect(),
             recordings: self.recordings,
             left_out: self.left_out,
@@ -191,18 +199,13 @@ impl Folded {
             .sort_by(|a, b| (&a.file, &a.why).cmp(&(&b.file, &b.why)));
     }
 
-    /// Leaves out ranks of other jobs than that with the most ranks.
-    fn keep_one_job(&mut self) {
-        let mut counts: FxHashMap<(Vec<String>, Option<u32>), usize> = FxHashMap::default();
-        let key = |rank: &Rank| (rank.facts.job.clone(), rank.facts.world_size);
-        for rank in &self.ranks {
-            *counts.entry(key(rank)).or_default() += 1;
-        }
-        let most = counts
-            .into_iter()
-            .max_by_key(|(key, count)| (*count, Reverse(key.clone())));
-        let Some((job, _)) = most else { return };
-        self.leave_out_ranks(|rank| key(rank) == job, "it is of another job");
+    /// Leaves out ranks of other jobs than that with the most ranks. Returns it and the others.
+    fn keep_one_job(&mut self) -> (Vec<String>, Vec<OtherJob>) {
+        let Some((chosen, others)) = others::choose(&self.ranks, &self.recordings) else {
+            return Default::default();
+        };
+        self.leave_out_ranks(|rank| others::key(rank) == chosen, "it is of another job");
+        (chosen.0, others)
     }
 
     /// Leaves out earlier recordings of a rank: it was started again.

@@ -596,7 +596,7 @@ fn missing(analysis: &Analysis, process: &ProcessSummary, figures: &Figures) -> 
     if !figures.ranks.node_seen() {
         missing.push(format!(
             "{} of {} ranks of this node are in the recording: waiting and slow ranks cannot be distinguished; record \
-             them all (the launcher's --pid, or -- torchrun …)",
+             them all (the launcher's --pid, or -- torchrun …), or read their recordings together (torchspy report DIR)",
             figures.ranks.seen,
             figures.ranks.node.unwrap_or(figures.ranks.world)
         ));

@@ -25,6 +25,8 @@ pub struct JobReport {
     pub world_size: Option<u32>,
     /// Those without a recording.
     pub missing_ranks: Vec<u32>,
+    /// Other jobs whose recordings are in the folder; those are left out.
+    pub other_jobs: Vec<OtherJobRow>,
     pub recordings: Vec<RecordingRow>,
     /// Files that are no part of the answer.
     pub left_out: Vec<LeftOutRow>,
@@ -48,6 +50,16 @@ pub struct RecordingRow {
     pub rate_hz: f64,
     /// What is missing of it.
     pub missing: Vec<String>,
+}
+
+/// A job that is not reported.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct OtherJobRow {
+    /// What identifies it: rendezvous, scheduler's id; empty where its environment says nothing.
+    pub job: Vec<String>,
+    /// Ranks with a recording.
+    pub ranks: usize,
+    pub files: Vec<String>,
 }
 
 /// A file that is no part of the answer.
@@ -132,6 +144,15 @@ pub fn job_report(job: &Job) -> JobReport {
                 length_s: recording.length_ns as f64 / 1e9,
                 rate_hz: recording.rate_hz,
                 missing: recording.missing.clone(),
+            })
+            .collect(),
+        other_jobs: job
+            .other_jobs
+            .iter()
+            .map(|other| OtherJobRow {
+                job: other.job.clone(),
+                ranks: other.ranks,
+                files: other.files.clone(),
             })
             .collect(),
         left_out: job

@@ -1,6 +1,7 @@
 //! The answers for a job of many ranks, for people.
 
 use super::format::{counted, milliseconds, place_of, printable, seconds, share_of};
+use super::other_jobs::other_jobs;
 use super::table::TextTable;
 use super::{line, sentence};
 use crate::analysis::job::Job;
@@ -86,6 +87,7 @@ pub(crate) fn about(job: &Job) -> Vec<String> {
             ranges(&mut missing)
         ));
     }
+    all.extend(other_jobs(job));
     all.extend(parallel(job));
     all
 }
