@@ -5,23 +5,22 @@
 //! |---|---|
 //! | [`run`] | one run, from the recordings of its ranks |
 //! | [`mean`] | means, their errors, quotients |
+//! | [`same_work`] | which runs do the same work |
 //! | [`fit`] | models of the time by the number of ranks |
 
 pub mod fit;
 pub mod mean;
 pub mod run;
+mod same_work;
 
 use fit::{Division, Fit, Measured, Model, NoFit, fit};
 use mean::{Estimate, Mean};
 use run::{Energy, Run};
-use std::collections::BTreeMap;
+use same_work::{Groups, SAME, groups, has_batch_of, other_work};
 
 /// The strategy of a run of one rank that divides nothing, and of one whose strategy is not seen.
 pub const ALONE: &str = "none";
 pub const UNKNOWN: &str = "unknown";
-
-/// Amounts of work that differ by no more are the same.
-const SAME: f64 = 0.05;
 
 /// What is timed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -135,17 +134,6 @@ impl Run {
             Unit::Step => self.samples_a_step,
         }
     }
-
-    /// Whether another run of the same size does the same, as far as both were counted.
-    fn is_repeated_by(&self, other: &Run, unit: Unit) -> bool {
-        let agree = |of: &dyn Fn(&Run) -> Option<f64>| of(self).zip(of(other)).is_none_or(is_same);
-        agree(&|run| run.samples(unit)) && (unit == Unit::Step || agree(&|run| run.steps_an_epoch))
-    }
-}
-
-/// Whether two amounts of work are the same.
-fn is_same((one, other): (f64, f64)) -> bool {
-    (one - other).abs() <= SAME * one.max(other)
 }
 
 /// Compares runs.
@@ -197,37 +185,6 @@ pub fn scaling(runs: Vec<Run>, options: &Options) -> Scaling {
         fits,
         left_out,
     }
-}
-
-/// Repetitions by strategy, number of ranks, and amount of work.
-type Groups = BTreeMap<(String, u32, usize), Vec<Run>>;
-
-/// Runs of other work are no repetitions. Those whose samples were not counted are taken to do the
-/// work of the others.
-fn groups(runs: Vec<Run>, unit: Unit) -> Groups {
-    let mut runs = runs;
-    runs.sort_by(|a, b| {
-        let work = |of: Option<f64>| of.unwrap_or(f64::MAX);
-        let samples = work(a.samples(unit)).total_cmp(&work(b.samples(unit)));
-        samples.then(work(a.steps_an_epoch).total_cmp(&work(b.steps_an_epoch)))
-    });
-    let mut groups = Groups::new();
-    for run in runs {
-        let (strategy, ranks) = (run.strategy_name().to_owned(), run.ranks);
-        let own = (strategy.clone(), ranks, 0)..=(strategy.clone(), ranks, usize::MAX);
-        let next = groups.range(own.clone()).count();
-        let mut before = groups.range(own).rev();
-        let same = before.find(|(_, others)| {
-            let mut others = others.iter();
-            others.all(|other| run.is_repeated_by(other, unit))
-        });
-        let number = same.map_or(next, |((_, _, number), _)| *number);
-        groups
-            .entry((strategy, ranks, number))
-            .or_default()
-            .push(run);
-    }
-    groups
 }
 
 /// How much runs of the same size differ: the pooled relative deviation where some are repeated.
@@ -337,31 +294,11 @@ fn work(points: &[Point], unit: Unit, batch: Option<Division>) -> Work {
     }
 }
 
-/// Points of the same strategy and number of ranks as the one before: they do other work.
-fn other_work(points: &[Point]) -> impl Iterator<Item = (&Point, &Point)> {
-    points.iter().zip(points.iter().skip(1)).filter(|(a, b)| {
-        let of = |point: &Point| (point.strategy.clone(), point.ranks);
-        of(a) == of(b)
-    })
-}
-
 /// The mean of a figure that all runs have.
 pub fn mean_of_runs(runs: &[Run], of: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
     let all: Option<Vec<f64>> = runs.iter().map(of).collect();
     let all = all.filter(|all| !all.is_empty())?;
     Some(all.iter().sum::<f64>() / all.len() as f64)
-}
-
-/// Whether each rank's batch, or that of all together, is that of the base.
-fn has_batch_of(point: &Point, base: &Point) -> bool {
-    let samples = |point: &Point| mean_of_runs(&point.runs, |run| run.samples_a_step);
-    point.runs == base.runs
-        || samples(point)
-            .zip(samples(base))
-            .is_some_and(|(own, base_samples)| {
-                let times = f64::from(point.ranks) / f64::from(base.ranks);
-                is_same((own, base_samples)) || is_same((own, base_samples * times))
-            })
 }
 
 /// Sets what a point has with respect to that with the least ranks.

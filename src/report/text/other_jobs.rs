@@ -10,7 +10,7 @@ const MOST_JOBS: usize = 5;
 pub(super) fn other_jobs(job: &Job) -> Option<String> {
     let name = |ids: &[String]| match ids {
         [] => "a job without a name".to_owned(),
-        ids => printable(&ids.join(", ")).into_owned(),
+        ids => printable(&ids.join(" ")).into_owned(),
     };
     let others = job.other_jobs.iter().take(MOST_JOBS).map(|other| {
         let files = match other.files.as_slice() {
@@ -26,7 +26,7 @@ pub(super) fn other_jobs(job: &Job) -> Option<String> {
     }
     (!others.is_empty()).then(|| {
         format!(
-            "recordings of {} are in this folder: this is {}, which has the most ranks, of several the last; \
+            "recordings of {} are in this folder: {} is reported, which has the most ranks, or is the last of those; \
              left out: {}. To choose another, name a folder with its recordings alone",
             counted(job.other_jobs.len() as u64 + 1, "job"),
             name(&job.job),
