@@ -175,8 +175,9 @@ fn setuid_program() -> Option<(TempDir, String)> {
     Some((folder, path))
 }
 
-/// Copies a program by cp(1): a descriptor of this process that it is written through may be inherited
-/// by what another test starts at that moment, and what is open for writing cannot be run (ETXTBSY).
+/// Copies a program by cp(1): a descriptor of this process that it is written through may be
+/// inherited by what another test starts at that moment, and what is open for writing cannot be run
+/// (ETXTBSY).
 pub(crate) fn copy_program(from: &str, to: &Path) {
     let mut copy = Command::new("cp");
     copy.args(["--preserve=mode", "--", from]).arg(to);
