@@ -189,9 +189,9 @@ pub fn tracer_of(pid: i32) -> Option<i32> {
     })
 }
 
-/// Waits until `is_true`; fails with `what` after a minute.
+/// Waits until `is_true`; fails with `what` if it does not become so.
 pub fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + PATIENCE;
     while !is_true() {
         assert!(Instant::now() < deadline, "in vain: {what}");
         std::thread::sleep(Duration::from_millis(1));
