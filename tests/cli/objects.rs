@@ -1,7 +1,7 @@
-//! Recordings in object storage, on an S3 server of this machine that fails as it is asked to.
+//! Recordings in object storage, on servers of this machine that fail as they are asked to.
 
 use crate::faults::{Output, TORCHSPY, Target, any_python, assert_error, output_of, program};
-use crate::installed::objects_python;
+use crate::installed::{azurite, objects_python};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::fs;
@@ -11,6 +11,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
+
+/// Azurite's account and key
+/// (<https://learn.microsoft.com/azure/storage/common/storage-connect-azurite>).
+const AZURITE: (&str, &str) = (
+    "devstoreaccount1",
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==",
+);
 
 /// The server with a bucket, and a user's folders.
 struct Store {
@@ -23,13 +30,40 @@ struct Store {
 impl Store {
     fn start() -> Option<Self> {
         let python = objects_python()?;
-        let mut server =
-            Target::spawn(Command::new(python).args([&program("s3_server.py"), "runs"]));
-        Some(Self {
+        Some(Self::of(
+            Command::new(python).args([&program("s3_server.py"), "runs"]),
+        ))
+    }
+
+    fn of(server: &mut Command) -> Self {
+        let mut server = Target::spawn(server);
+        Self {
             address: server.line(),
             _server: server,
             home: tempfile::tempdir().unwrap(),
-        })
+        }
+    }
+
+    /// The server is S3's, Google's and Azure's: one of them answers.
+    fn variables(&self) -> [(&'static str, String); 10] {
+        let address = &self.address;
+        let google = serde_json::json!({
+            "gcs_base_url": address, "disable_oauth": true,
+            "client_email": "", "private_key": "", "private_key_id": ""
+        });
+        let (account, key) = AZURITE;
+        [
+            ("AWS_ENDPOINT_URL", address.clone()),
+            ("AWS_ALLOW_HTTP", "true".into()),
+            ("AWS_ACCESS_KEY_ID", "key".into()),
+            ("AWS_SECRET_ACCESS_KEY", "secret".into()),
+            ("AWS_REGION", "us-east-1".into()),
+            ("GOOGLE_SERVICE_ACCOUNT_KEY", google.to_string()),
+            ("AZURE_STORAGE_ACCOUNT_NAME", account.into()),
+            ("AZURE_STORAGE_ACCOUNT_KEY", key.into()),
+            ("AZURE_STORAGE_ENDPOINT", format!("{address}/{account}")),
+            ("AZURE_ALLOW_HTTP", "true".into()),
+        ]
     }
 
     /// `torchspy` with these arguments.
@@ -38,14 +72,8 @@ impl Store {
         command
             .args(arguments)
             .current_dir(self.home.path())
-            .envs([
-                ("AWS_ENDPOINT_URL", &*self.address),
-                ("AWS_ALLOW_HTTP", "true"),
-                ("AWS_ACCESS_KEY_ID", "key"),
-                ("AWS_SECRET_ACCESS_KEY", "secret"),
-                ("AWS_REGION", "us-east-1"),
-                ("TORCHSPY_JOB", "j7"),
-            ])
+            .envs(self.variables())
+            .env("TORCHSPY_JOB", "j7")
             .env("XDG_STATE_HOME", self.home.path().join("state"))
             .env("XDG_CACHE_HOME", self.home.path().join("cache"))
             .stdin(Stdio::null());
@@ -161,58 +189,123 @@ fn expect(output: &Output, parts: &[&str]) {
 #[test]
 fn a_job_is_sent_and_read_back_and_no_object_is_replaced() {
     let Some(store) = Store::start() else { return };
-    let pattern = "s3://runs/{job}/x.tspy";
-    let first = store.record(pattern, &[]);
-    expect_success(&first);
-    expect(&first, &["sent s3://runs/j7/x.tspy"]);
-    assert!(store.spooled().is_empty());
-    let kept = store.object("runs/j7/x.tspy");
-    let second = store.record("s3://runs/j7/x.tspy", &[]);
-    expect(
-        &second,
-        &[
-            "s3://runs/j7/x.tspy is there already",
-            "sent s3://runs/j7/x-2.tspy",
-        ],
-    );
-    assert_eq!(store.object("runs/j7/x.tspy"), kept);
-    expect_success(&store.record(pattern, &["--force"]));
-    assert_ne!(store.object("runs/j7/x.tspy"), kept);
-    assert_eq!(store.keys(), ["runs/j7/x-2.tspy", "runs/j7/x.tspy"]);
-
-    let inspected = store.run(&["inspect", "s3://runs/j7/x.tspy"]);
-    expect_success(&inspected);
-    assert!(
-        inspected.stdout.contains("sleep 0.3"),
-        "{}",
-        inspected.stdout
-    );
-    let report = || {
-        let output = store.run(&["report", "s3://runs/j7/", "--json"]);
-        // All were read, and nothing trains in them.
-        let error = "no rank can be read from 2 recordings";
-        assert_error(&output, error, &["torchspy inspect"]);
-        output.stderr
-    };
-    let before = report();
+    sends_and_reads(&store, "s3");
     let asked = store.requests("GET");
-    assert_eq!(report(), before);
+    let report = store.run(&["report", "s3://runs/j7/"]);
+    assert_eq!(report.status.code(), Some(1), "{}", report.stderr);
     // The list alone: both recordings are here.
     assert_eq!(store.requests("GET"), asked + 1);
-    let diff = store.run(&["diff", "s3://runs/j7/x.tspy", "s3://runs/j7/y.tspy"]);
-    assert_error(&diff, "there is no s3://runs/j7/y.tspy", &["torchspy send"]);
     let convert = store.run(&["convert", "s3://runs/j7/x.tspy", "-o", "s3://runs/x.svg"]);
     assert_error(
         &convert,
         "only record writes to object storage",
         &["aws s3 cp"],
     );
-    let empty = store.run(&["report", "s3://runs/j8/"]);
-    assert_error(
-        &empty,
-        "s3://runs/j8 has no recordings",
-        &["torchspy record"],
+}
+
+/// Microsoft's own server for tests.
+#[test]
+fn azure_keeps_a_job_through_faults() {
+    let (Some(python), Some(azurite)) = (objects_python(), azurite()) else {
+        return;
+    };
+    let store = Store::of(
+        Command::new(python)
+            .arg(program("azure_server.py"))
+            .arg(azurite)
+            .arg("runs"),
     );
+    sends_and_reads(&store, "az");
+    survives_faults(&store, "az");
+}
+
+/// No registry has a server of Google's XML protocol (fake-gcs-server has no such uploads): this is
+/// the S3 server, which takes its requests.
+#[test]
+fn google_keeps_a_job_through_faults() {
+    let Some(python) = objects_python() else {
+        return;
+    };
+    let store =
+        Store::of(Command::new(python).args([&program("s3_server.py"), "--google", "runs"]));
+    sends_and_reads(&store, "gs");
+    survives_faults(&store, "gs");
+}
+
+/// Many parts, of which some requests fail in each way, and the recording that is read back.
+fn survives_faults(store: &Store, scheme: &str) {
+    let read = store.object("runs/j7/x.tspy");
+    fs::remove_dir_all(store.home.path().join("cache")).unwrap();
+    let bytes = many_bytes(3);
+    let address = format!("{scheme}://runs/many/3.tspy");
+    store.leave("left", &bytes, &address);
+    store.fail("error=0.15&lost=0.15&cut=0.15&short=0.15&slow=0.1");
+    expect_success(&store.run(&["send"]));
+    assert!(store.spooled().is_empty());
+    let recording = format!("{scheme}://runs/j7/x.tspy");
+    expect_success(&store.run(&["inspect", &recording]));
+    store.fail("");
+    assert_eq!(store.object("runs/many/3.tspy"), facts(&bytes));
+    let copies = store.home.path().join("cache/torchspy/objects");
+    let copy = fs::read(copies.join(scheme).join("runs/j7/x.tspy")).unwrap();
+    assert_eq!(facts(&copy), read);
+}
+
+/// What every store does: names that are taken get numbers, and recordings are read back.
+fn sends_and_reads(store: &Store, scheme: &str) {
+    let at = |rest: &str| format!("{scheme}://runs/{rest}");
+    let (pattern, sent) = (at("{job}/x.tspy"), at("j7/x.tspy"));
+    let first = store.record(&pattern, &[]);
+    expect_success(&first);
+    expect(&first, &[&format!("sent {sent}")]);
+    assert!(store.spooled().is_empty());
+    let kept = store.object("runs/j7/x.tspy");
+    let second = store.record(&sent, &[]);
+    let numbered = format!("sent {}", at("j7/x-2.tspy"));
+    expect(&second, &[&format!("{sent} is there already"), &numbered]);
+    assert_eq!(store.object("runs/j7/x.tspy"), kept);
+    expect_success(&store.record(&pattern, &["--force"]));
+    assert_ne!(store.object("runs/j7/x.tspy"), kept);
+    assert_eq!(store.keys(), ["runs/j7/x-2.tspy", "runs/j7/x.tspy"]);
+
+    let inspected = store.run(&["inspect", &sent]);
+    expect_success(&inspected);
+    assert!(
+        inspected.stdout.contains("sleep 0.3"),
+        "{}",
+        inspected.stdout
+    );
+    // All were read, and nothing trains in them.
+    let report = store.run(&["report", &at("j7/"), "--json"]);
+    let error = format!("no rank can be read from 2 recordings in {}", at("j7"));
+    assert_error(&report, &error, &["torchspy inspect"]);
+    let missing = at("j7/y.tspy");
+    let diff = store.run(&["diff", &sent, &missing]);
+    assert_error(&diff, &format!("there is no {missing}"), &["torchspy send"]);
+    let empty = store.run(&["report", &at("j8/")]);
+    let error = format!("{} has no recordings", at("j8"));
+    assert_error(&empty, &error, &["torchspy record", &at("j8/{host}")]);
+    let elsewhere = store.record(&format!("{scheme}://none/x.tspy"), &[]);
+    expect(&elsewhere, &["the bucket has to be there"]);
+    fs::remove_dir_all(store.spool()).unwrap();
+}
+
+#[test]
+fn what_is_no_server_is_refused() {
+    for (scheme, variable) in [
+        ("s3", "AWS_ENDPOINT_URL"),
+        ("gs", "GOOGLE_BASE_URL"),
+        ("az", "AZURE_STORAGE_ENDPOINT"),
+    ] {
+        for server in ["http://", "minio:9000"] {
+            let mut command = Command::new(TORCHSPY);
+            command.args(["inspect", &format!("{scheme}://runs/x.tspy")]);
+            let output = output_of(command.env(variable, server));
+            assert_eq!(output.status.code(), Some(2), "{}", output.stderr);
+            let error = format!("the environment names {server:?} as the server");
+            assert_error(&output, &error, &[variable]);
+        }
+    }
 }
 
 #[test]
@@ -223,17 +316,8 @@ fn a_store_is_reached_by_https() {
     let home = tempfile::tempdir().unwrap();
     let certificate = home.path().join("certificate.pem");
     let trusted = certificate.to_str().unwrap();
-    let mut server = Target::spawn(Command::new(python).args([
-        &*program("s3_server.py"),
-        "--tls",
-        trusted,
-        "runs",
-    ]));
-    let store = Store {
-        address: server.line(),
-        _server: server,
-        home,
-    };
+    let store =
+        Store::of(Command::new(python).args([&*program("s3_server.py"), "--tls", trusted, "runs"]));
     assert!(store.address.starts_with("https://"));
     let record = ["record", "-o", "s3://runs/x.tspy", "--", "sleep", "0.3"];
     let recorded = output_of(store.torchspy(&record).env("SSL_CERT_FILE", trusted));

@@ -145,6 +145,16 @@ pub fn prometheus() -> Option<PathBuf> {
     or_skip(found, "no Prometheus (scripts/prometheus fetches it)")
 }
 
+/// Azurite's script, where there is a node to run it.
+pub fn azurite() -> Option<PathBuf> {
+    let node = Command::new("node").arg("--version").output();
+    let runs = node.is_ok_and(|output| output.status.success());
+    let script = "node_modules/.bin/azurite-blob";
+    let found = runs.then(|| below(cache(), "azurite-", script));
+    let reason = "no Azurite, or no node (scripts/azurite installs the one)";
+    or_skip(found.flatten(), reason)
+}
+
 /// A profiler that torchspy is measured against.
 pub fn peer(name: &str) -> Option<PathBuf> {
     let wanted = std::env::var_os("TORCHSPY_NO_PEERS").is_none();

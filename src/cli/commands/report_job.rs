@@ -9,6 +9,7 @@ use crate::cli::failure::Failure;
 use crate::cli::formats::Format;
 use crate::cli::job_plan::{JobConvertPlan, JobPlan};
 use crate::cli::messages;
+use crate::cli::objects::fetch;
 use crate::cli::output_file::write_named;
 use crate::cli::output_names::OutputFile;
 use crate::cli::outputs;
@@ -131,7 +132,7 @@ fn read_files(plan: &JobPlan, files: &[PathBuf]) -> Result<Job, Failure> {
         return Err(Failure::message(format!(
             "no rank can be read from {} in {}{why}",
             counted(files.len() as u64, "recording"),
-            plan.folder.display()
+            fetch::shown(&plan.folder)
         ))
         .hint("torchspy inspect FILE says what is in a recording"));
     }

@@ -85,9 +85,9 @@ async fn fetch_all(address: &Address, bucket: &Bucket, kept: &Path) -> Result<()
     found.retain(|object| object.location.extension() == Some(Format::Recording.extension()));
     if found.is_empty() {
         return Err(
-            Failure::message(format!("{address} has no recordings")).hint(
-                "torchspy record -o 's3://BUCKET/{job}/{host}-{rank}.tspy' writes one for each rank",
-            ),
+            Failure::message(format!("{address} has no recordings")).hint(format!(
+                "torchspy record -o '{address}/{{host}}-{{rank}}.tspy' writes one for each rank"
+            )),
         );
     }
     let mut current: Vec<PathBuf> = Vec::new();
