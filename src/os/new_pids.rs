@@ -60,6 +60,8 @@ pub struct PidSeries {
     last: Option<u64>,
     before: Option<u64>,
     awaited: Vec<Awaited>,
+    /// When the pids to check were last given, CLOCK_MONOTONIC.
+    polled_ns: u64,
 }
 
 /// A pid that was allocated and is not in /proc. CLOCK_MONOTONIC, ns.
@@ -84,6 +86,7 @@ impl PidSeries {
             last: None,
             before: None,
             awaited: Vec::new(),
+            polled_ns: 0,
         }
     }
 
@@ -91,6 +94,7 @@ impl PidSeries {
     /// known).
     pub fn poll(&mut self, newest: Option<u64>, now_ns: u64) -> NewPids {
         self.before = std::mem::replace(&mut self.last, newest);
+        self.polled_ns = now_ns;
         let before = self.before;
         let (Some(before), Some(newest)) = (before, newest) else {
             self.awaited.clear();
@@ -134,10 +138,11 @@ impl PidSeries {
     /// checked again when they were awaited for twice as long.
     pub fn found(&mut self, now_ns: u64, is_there: impl Fn(i32) -> bool) {
         self.awaited.retain_mut(|awaited| {
-            let waited_ns = now_ns.saturating_sub(awaited.since_ns);
-            if awaited.check_ns <= now_ns {
-                awaited.check_ns = now_ns + waited_ns.max(FIRST_WAIT_NS);
+            if awaited.check_ns > self.polled_ns {
+                return true;
             }
+            let waited_ns = now_ns.saturating_sub(awaited.since_ns);
+            awaited.check_ns = now_ns + waited_ns.max(FIRST_WAIT_NS);
             waited_ns < LONGEST_WAIT_NS && !is_there(awaited.pid)
         });
     }
