@@ -21,6 +21,9 @@ const SHOWN_ERROR: usize = 300;
 const POLL: Duration = Duration::from_millis(50);
 /// How long a command may take to end when it is asked to.
 const GRACE: Duration = Duration::from_millis(300);
+/// How long to wait for what a command that failed has said: the reader may get no CPU, or
+/// something else may hold the pipe open.
+const LAST_WORDS: Duration = Duration::from_secs(3);
 
 /// Whether a signal asked torchspy to end.
 pub(super) struct Interrupt {
@@ -119,7 +122,7 @@ pub(super) fn run(
         return Ok(output);
     }
     if said.is_empty()
-        && let Ok((true, bytes)) = ended.recv_timeout(Duration::from_millis(100))
+        && let Ok((true, bytes)) = ended.recv_timeout(LAST_WORDS)
     {
         said = bytes;
     }

@@ -59,8 +59,17 @@ pub struct PidSeries {
     /// The newest pid at the last poll, and at the one before.
     last: Option<u64>,
     before: Option<u64>,
-    /// Pids that are not in /proc, and since when.
-    awaited: Vec<(i32, u64)>,
+    awaited: Vec<Awaited>,
+    /// When the pids to check were last given, CLOCK_MONOTONIC.
+    polled_ns: u64,
+}
+
+/// A pid that was allocated and is not in /proc. CLOCK_MONOTONIC, ns.
+#[derive(Clone, Debug)]
+struct Awaited {
+    pid: i32,
+    since_ns: u64,
+    check_ns: u64,
 }
 
 impl PidSeries {
@@ -77,6 +86,7 @@ impl PidSeries {
             last: None,
             before: None,
             awaited: Vec::new(),
+            polled_ns: 0,
         }
     }
 
@@ -84,6 +94,7 @@ impl PidSeries {
     /// known).
     pub fn poll(&mut self, newest: Option<u64>, now_ns: u64) -> NewPids {
         self.before = std::mem::replace(&mut self.last, newest);
+        self.polled_ns = now_ns;
         let before = self.before;
         let (Some(before), Some(newest)) = (before, newest) else {
             self.awaited.clear();
@@ -97,9 +108,17 @@ impl PidSeries {
                 return NewPids::Any;
             }
             let new = (before + 1..=newest).filter_map(|pid| i32::try_from(pid).ok());
-            self.awaited.extend(new.map(|pid| (pid, now_ns)));
+            self.awaited.extend(new.map(|pid| Awaited {
+                pid,
+                since_ns: now_ns,
+                check_ns: now_ns,
+            }));
         }
-        NewPids::These(self.awaited.iter().map(|&(pid, _)| pid).collect())
+        let due = self
+            .awaited
+            .iter()
+            .filter(|awaited| awaited.check_ns <= now_ns);
+        NewPids::These(due.map(|awaited| awaited.pid).collect())
     }
 
     /// Whether `pid` may have been allocated between the last two polls: its earlier process has
@@ -115,16 +134,23 @@ impl PidSeries {
         }
     }
 
-    /// Removes the pids that were found, and those that were awaited for too long.
+    /// Removes the pids that were found, and those that were awaited for too long. The others are
+    /// checked again when they were awaited for twice as long.
     pub fn found(&mut self, now_ns: u64, is_there: impl Fn(i32) -> bool) {
-        self.awaited.retain(|&(pid, since_ns)| {
-            now_ns.saturating_sub(since_ns) < LONGEST_WAIT_NS && !is_there(pid)
+        self.awaited.retain_mut(|awaited| {
+            if awaited.check_ns > self.polled_ns {
+                return true;
+            }
+            let waited_ns = now_ns.saturating_sub(awaited.since_ns);
+            awaited.check_ns = now_ns + waited_ns.max(FIRST_WAIT_NS);
+            waited_ns < LONGEST_WAIT_NS && !is_there(awaited.pid)
         });
     }
 
-    /// How long to wait at `now_ns` before the next check; `None` if no pid is awaited.
+    /// How long to wait at `now_ns` before the next check; `None` if no pid is awaited. The latest
+    /// pid decides: others that are due are checked together with it.
     pub fn wait(&self, now_ns: u64) -> Option<Duration> {
-        let latest_ns = self.awaited.iter().map(|&(_, since_ns)| since_ns).max()?;
+        let latest_ns = self.awaited.iter().map(|awaited| awaited.since_ns).max()?;
         let waited_ns = now_ns.saturating_sub(latest_ns);
         Some(Duration::from_nanos(waited_ns.max(FIRST_WAIT_NS)))
     }
@@ -174,6 +200,25 @@ mod tests {
         }
         assert_eq!((polls, now_ns), (7, 64 * FIRST_WAIT_NS));
         assert_eq!(series.poll(Some(102), now_ns), NewPids::These(vec![]));
+    }
+
+    #[test]
+    fn a_missing_pid_is_not_checked_for_each_that_follows() {
+        let mut series = PidSeries::with(true);
+        series.poll(Some(100), 0);
+        let (mut checks, mut newest) = (0, 100);
+        // Fifty threads a second, each of which has ended before it is looked for.
+        for at in 1..=100 {
+            let now_ns = at * 20_000_000;
+            newest += 1;
+            let NewPids::These(pids) = series.poll(Some(newest), now_ns) else {
+                panic!("all processes are listed");
+            };
+            assert!(pids.contains(&i32::try_from(newest).unwrap()));
+            checks += pids.len();
+            series.found(now_ns, |_| false);
+        }
+        assert!(checks < 100 * 7, "{checks}");
     }
 
     #[test]

@@ -34,6 +34,14 @@ const OPENED_NS: u64 = 50_000_000;
 /// Maximum number of known ranges: they are searched linearly.
 const MAX_KNOWN: usize = 256;
 
+/// How long a page that was present counts as present, ns. The frames of many threads that sleep
+/// alike lie in the same pages, and all of them are read one after the other.
+const RECENT_NS: u64 = 1_000_000;
+/// Number of pages that are remembered for so long.
+const RECENT_PAGES: usize = 256;
+/// Is the address of no page.
+const NO_PAGE: u64 = u64::MAX;
+
 /// The state of a page, from the page table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Page {
@@ -54,6 +62,54 @@ pub struct ResidentMemory {
     opened_ns: Cell<u64>,
     /// Ranges (start, end) that were present when they were looked up.
     known: RefCell<Vec<(u64, u64)>>,
+    recent: RefCell<RecentPages>,
+}
+
+/// Pages that were present within [`RECENT_NS`].
+#[derive(Debug)]
+struct RecentPages {
+    /// When the first of them was looked up, CLOCK_MONOTONIC.
+    since_ns: u64,
+    /// Addresses, each at the place that its page number gives. Those of no page are `NO_PAGE`.
+    pages: [u64; RECENT_PAGES],
+}
+
+impl RecentPages {
+    fn clear(&mut self) {
+        self.since_ns = 0;
+    }
+
+    fn hold(&self, address: u64, end: u64) -> bool {
+        if address >= end || monotonic_ns() >= self.since_ns + RECENT_NS {
+            return false;
+        }
+        let pages = (address & !(PAGE - 1)..end).step_by(PAGE as usize);
+        pages
+            .into_iter()
+            .all(|page| self.pages[Self::place(page)] == page)
+    }
+
+    fn insert(&mut self, page: u64) {
+        let now_ns = monotonic_ns();
+        if now_ns >= self.since_ns + RECENT_NS {
+            self.pages.fill(NO_PAGE);
+            self.since_ns = now_ns;
+        }
+        self.pages[Self::place(page)] = page;
+    }
+
+    fn place(page: u64) -> usize {
+        (page / PAGE) as usize % RECENT_PAGES
+    }
+}
+
+impl Default for RecentPages {
+    fn default() -> Self {
+        Self {
+            since_ns: 0,
+            pages: [NO_PAGE; RECENT_PAGES],
+        }
+    }
 }
 
 impl ResidentMemory {
@@ -64,12 +120,14 @@ impl ResidentMemory {
             table: RefCell::new(open_table(pid)),
             opened_ns: Cell::new(monotonic_ns()),
             known: RefCell::default(),
+            recent: RefCell::default(),
         }
     }
 
     /// Clears the ranges that were looked up.
     pub fn forget(&self) {
         self.known.borrow_mut().clear();
+        self.recent.borrow_mut().clear();
     }
 
     /// Looks `ranges` up in the page table, so that a read soon afterwards need not.
@@ -155,12 +213,17 @@ impl ResidentMemory {
             return vec![(length, false)];
         }
         drop(known);
+        let mut recent = self.recent.borrow_mut();
+        if recent.hold(address, end) {
+            return vec![(length, false)];
+        }
         let mut pieces: Vec<(usize, bool)> = Vec::new();
         let mut hole = 0;
         self.each_page(address, end, |page, state| {
             let here = (end.min(page.saturating_add(PAGE)) - address.max(page)) as usize;
             match state {
                 Page::Present => {
+                    recent.insert(page);
                     if hole > 0 {
                         pieces.push((std::mem::take(&mut hole), true));
                     }
@@ -330,5 +393,23 @@ mod tests {
         assert_eq!(memory.known.borrow()[0], (address, address + PAGE));
         assert_eq!(memory.pieces(address + 8, 8), [(8, false)]);
         assert_eq!(memory.pieces(address + PAGE, 8), []);
+    }
+    #[test]
+    fn a_page_that_was_present_counts_as_present_for_a_moment() {
+        let memory = ResidentMemory::new(std::process::id() as i32);
+        let ours = fresh();
+        ours[0] = 7;
+        let address = ours.as_ptr() as u64;
+        assert_eq!(memory.pieces(address, 16), [(16, false)]);
+        let mut recent = memory.recent.borrow_mut();
+        // However long the thread waited for a CPU since.
+        recent.since_ns = u64::MAX - RECENT_NS;
+        assert!(recent.hold(address, address + PAGE));
+        assert!(!recent.hold(address, address + PAGE + 1));
+        assert!(!recent.hold(0, 8));
+        recent.since_ns = 0;
+        assert!(!recent.hold(address, address + 1));
+        recent.insert(address + PAGE);
+        assert!(!recent.hold(address, address + 1));
     }
 }

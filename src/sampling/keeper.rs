@@ -161,7 +161,13 @@ impl Keeper {
     /// Polls the tree once; also called before the sampler starts, so that the first tick has
     /// processes to poll.
     pub(super) fn poll(&mut self) {
-        for event in self.watch.poll() {
+        let events = self.watch.poll();
+        // A rank may be known only by its exec, and have started a worker since, which goes by it.
+        let is_start = |event: &ProcessEvent| matches!(event, ProcessEvent::Started { .. });
+        if events.iter().any(is_start) {
+            self.check_exec(monotonic_ns());
+        }
+        for event in events {
             match event {
                 ProcessEvent::Started {
                     pid, start_ticks, ..

@@ -84,9 +84,13 @@ mod tests {
             pid: std::process::id() as i32,
             outstanding: Some(outstanding),
         };
-        let begun = Instant::now();
-        assert!(reader.read().is_none() && reader.is_blocked());
-        assert!(begun.elapsed() < PATIENCE);
+        // One read may take long on a busy machine. Each one does that waits.
+        let took = [(); 8].map(|()| {
+            let begun = Instant::now();
+            assert!(reader.read().is_none() && reader.is_blocked());
+            begun.elapsed()
+        });
+        assert!(took.iter().min() < Some(&PATIENCE), "{took:?}");
         answer.send(Some(Vec::new())).unwrap();
         assert!(reader.read().is_some() && !reader.is_blocked());
     }

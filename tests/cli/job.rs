@@ -359,11 +359,15 @@ fn an_attached_rank_that_is_not_chosen_is_left_alone() {
     assert!(files(folder.path()).is_empty());
 }
 
-/// A launcher of three ranks, each with a worker, that a task of Slurm started.
+/// A launcher of three ranks, each with a worker, that a task of Slurm started. They go on until
+/// all were seen.
 const LAUNCHER: &str = r#"
-import os, subprocess, sys
+import os, subprocess, sys, time
 ranks = [
-    subprocess.Popen([sys.executable, "rank.py"], env={**os.environ, "RANK": str(rank)})
+    subprocess.Popen(
+        [sys.executable, "rank.py"],
+        env={**os.environ, "RANK": str(rank), "BEGUN": str(time.monotonic())},
+    )
     for rank in range(3)
 ]
 for rank in ranks:
@@ -372,10 +376,12 @@ for rank in ranks:
 const RANK: &str = r#"
 import os, subprocess, sys, time
 def compute():
-    end = time.monotonic() + 1
-    while time.monotonic() < end:
+    begun = time.monotonic()
+    while time.monotonic() < begun + (1 if os.path.exists("end") else 300):
         sum(range(1000))
 if len(sys.argv) == 1:
+    took = time.monotonic() - float(os.environ["BEGUN"])
+    os.write(1, f"{os.environ['RANK']} {took}\n".encode())
     worker = subprocess.Popen([sys.executable, __file__, "worker"])
     compute()
     worker.wait()
@@ -391,7 +397,29 @@ fn around_a_launcher_only_chosen_ranks_and_their_workers_are_sampled() {
     fs::write(folder.path().join("rank.py"), RANK).unwrap();
     let outputs = ["-o", "run.tspy", "-o", "run.json", "--ranks", "0,2", "--"];
     let arguments = [&outputs[..], &[&python, "torchrun"]].concat();
-    expect_success(&output_of(&mut record(&folder, SLURM, &arguments)));
+    let recording = record(&folder, SLURM, &arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let is_left_out = |process: &serde_json::Value| {
+        process["note"] == "left out by --ranks: rank 1" && process["role"] == "other"
+    };
+    wait_until("all ranks and their workers are seen", || {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let mut command = Command::new(TORCHSPY);
+        command.args(["report", "--json", "run.tspy"]);
+        let output = output_of(command.current_dir(folder.path()));
+        let report: serde_json::Value = serde_json::from_str(&output.stdout).unwrap_or_default();
+        let none = Vec::new();
+        let processes = report["processes"].as_array().unwrap_or(&none);
+        let of_rank = |rank: u32| processes.iter().filter(move |each| each["rank"] == rank);
+        [0, 2].iter().all(|&rank| of_rank(rank).count() >= 2) && processes.iter().any(is_left_out)
+    });
+    fs::write(folder.path().join("end"), "").unwrap();
+    let output = recording.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
     let text = fs::read_to_string(folder.path().join("run.json")).unwrap();
     let report: serde_json::Value = serde_json::from_str(&text).unwrap();
     let processes = report["processes"].as_array().unwrap();
@@ -402,15 +430,21 @@ fn around_a_launcher_only_chosen_ranks_and_their_workers_are_sampled() {
         let found = count(&|process| process["rank"] == rank);
         assert_eq!(found, expected, "{rank}: {text}");
     }
-    let is_left_out = |process: &serde_json::Value| {
-        process["note"] == "left out by --ranks: rank 1" && process["role"] == "other"
-    };
     assert_eq!(count(&is_left_out), 1, "without its worker: {text}");
     assert_eq!(processes.len(), 6, "with the launcher: {text}");
     let wall_s = |process: &serde_json::Value| process["wall_s"].as_f64().unwrap();
     let of_left_out = processes.iter().filter(|process| is_left_out(process));
     let sampled_s: f64 = of_left_out.map(wall_s).sum();
-    assert!(sampled_s < 0.5, "only before its exec: {text}");
+    // Whoever gets no CPU delays that: the rank before its exec, or torchspy before it sees it.
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let took = printed.lines().find_map(|line| line.strip_prefix("1 "));
+    let took_s: f64 = took.unwrap().parse().unwrap();
+    let quality = |key: &str| report["quality"][key].as_f64().unwrap();
+    let missed_s = quality("missed_ticks") / quality("asked_hz");
+    assert!(
+        sampled_s < 0.5 + took_s + missed_s,
+        "only before its exec, {took_s} s, and {missed_s} s without a poll: {text}"
+    );
 }
 
 /// Ranks that a program sets for itself are known some time after their start.

@@ -264,6 +264,7 @@ fn the_page_is_rewritten_while_recording_and_at_the_end() {
     let script = "import signal, sys\n\
         def goes_on(*_): print('saved', flush=True)\n\
         signal.signal(signal.SIGINT, goes_on)\n\
+        open('stands', 'w').close()\n\
         while not __import__('os').path.exists('end'): sum(range(1000))\n";
     let how = How {
         options: &["-o", "run.html", "--snapshot", "5s"],
@@ -276,6 +277,8 @@ fn the_page_is_rewritten_while_recording_and_at_the_end() {
     wait_until("a first page", || content().contains(DATA));
     let first = page_at(&page);
     assert!(is_so_far(&first), "{first}");
+    let stands = recorder.folder.path().join("stands");
+    wait_until("the program's handler", || stands.exists());
     killpg(Pid::from_raw(recorder.pid()), Signal::SIGINT).unwrap();
     recorder.wait_for_message("interrupted");
     let grown = |head: &Value| head["length_us"].as_u64() > first["length_us"].as_u64();
@@ -287,7 +290,7 @@ fn the_page_is_rewritten_while_recording_and_at_the_end() {
     assert!(!is_so_far(&last) && grown(&last), "{last}");
     assert_eq!(
         names(recorded.folder.path()),
-        ["end", "run.html", "run.tspy"]
+        ["end", "run.html", "run.tspy", "stands"]
     );
     assert!(
         recorded.messages.contains("wrote run.html"),

@@ -1,7 +1,7 @@
 //! `torchspy watch`: what is a hang, what is none, and what is done about one. Those of real ranks
 //! are in tests/torch.
 
-use crate::faults::{TORCHSPY, Target, any_python, marked, program};
+use crate::faults::{TORCHSPY, Target, any_python, marked, program, states, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 fn ranks(count: usize, how: &str) -> Option<Target> {
     let python = any_python()?;
@@ -19,14 +20,18 @@ fn ranks(count: usize, how: &str) -> Option<Target> {
     Some(target)
 }
 
-fn watch(pids: &[String], folder: &Path, options: &[&str]) -> Output {
-    Command::new(TORCHSPY)
+fn command(pids: &[String], folder: &Path, options: &[&str]) -> Command {
+    let mut command = Command::new(TORCHSPY);
+    command
         .args(["watch", "--after", "300ms", "--every", "50ms"])
         .args(pids.iter().flat_map(|pid| ["--pid", pid]))
         .args(options)
-        .current_dir(folder)
-        .output()
-        .unwrap()
+        .current_dir(folder);
+    command
+}
+
+fn watch(pids: &[String], folder: &Path, options: &[&str]) -> Output {
+    command(pids, folder, options).output().unwrap()
 }
 
 fn said(output: &Output) -> String {
@@ -50,7 +55,7 @@ fn a_hang_is_dumped_and_a_command_runs() {
     let folder = tempfile::tempdir().unwrap();
     let command = "cp $TORCHSPY_DUMP copy; echo \"$TORCHSPY_HANG, $TORCHSPY_PID\" > why; grep SigBlk: /proc/self/status > mask; test -s $TORCHSPY_DUMP_JSON; exit 3";
     let pids = &target.ready;
-    let once = ["--once", "--duration", "50s", "-o", "hang"];
+    let once = ["--once", "--duration", "4m", "-o", "hang"];
     let output = watch(
         pids,
         folder.path(),
@@ -101,12 +106,31 @@ fn a_hang_is_dumped_and_a_command_runs() {
     );
 }
 
-/// Watches for some seconds, and expects no hang, but this reason.
+/// Watches until it is judged, and for some seconds, and expects no hang, but this reason.
 fn no_hang(target: &Target, why: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let output = watch(&target.ready, folder.path(), &["--duration", "3s"]);
-    let said = said(&output);
-    assert!(output.status.success(), "{said}");
+    let begun = Instant::now();
+    let mut watching = command(&target.ready, folder.path(), &["--duration", "4m"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(watching.stderr.take().unwrap()).lines();
+    let mut said = String::new();
+    // How long looks take is the machine's affair.
+    for line in lines.by_ref().map(Result::unwrap) {
+        said.push_str(&format!("{line}\n"));
+        let is_judged = line.contains("it is no hang as far as can be told") && line.contains(why);
+        if is_judged || line.contains("a hang: ") {
+            break;
+        }
+    }
+    std::thread::sleep(Duration::from_secs(3).saturating_sub(begun.elapsed()));
+    // It has ended already where the reason was not found.
+    let _ = kill(Pid::from_raw(watching.id() as i32), Signal::SIGTERM);
+    for line in lines.map(Result::unwrap) {
+        said.push_str(&format!("{line}\n"));
+    }
+    assert!(watching.wait().unwrap().success(), "{said}");
     assert!(!said.contains("a hang: "), "{said}");
     let is_judged = said.contains("it is no hang as far as can be told");
     assert!(is_judged && said.contains(why), "{why}\n{said}");
@@ -142,6 +166,9 @@ fn what_is_stopped_is_no_hang() {
     };
     let stopped = Pid::from_raw(target.ready[1].parse().unwrap());
     kill(stopped, Signal::SIGSTOP).unwrap();
+    wait_until("the rank is stopped", || {
+        states(stopped.as_raw()).iter().all(|&state| state == b'T')
+    });
     no_hang(&target, "rank 1 is stopped");
     kill(stopped, Signal::SIGCONT).unwrap();
 }
@@ -158,7 +185,7 @@ fn the_command_runs_also_where_no_dump_can_be_written() {
     let options = [
         "--once",
         "--duration",
-        "50s",
+        "4m",
         "-o",
         &name,
         "--on-hang",

@@ -189,9 +189,9 @@ pub fn tracer_of(pid: i32) -> Option<i32> {
     })
 }
 
-/// Waits until `is_true`; fails with `what` after a minute.
+/// Waits until `is_true`; fails with `what` after [`PATIENCE`].
 pub fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + PATIENCE;
     while !is_true() {
         assert!(Instant::now() < deadline, "in vain: {what}");
         std::thread::sleep(Duration::from_millis(1));
@@ -295,7 +295,7 @@ impl Recorder {
     /// Waits until it has stopped a thread of `pid`. It shows in /proc for microseconds at a time:
     /// a busy look.
     pub fn wait_for_a_stop(&self, pid: i32) {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + PATIENCE;
         let threads = format!("/proc/{}/task", self.pid());
         let is_own = |tid: i32| Path::new(&threads).join(tid.to_string()).exists();
         while !tracer_of(pid).is_some_and(is_own) {

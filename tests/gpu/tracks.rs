@@ -2,7 +2,7 @@
 //! figure against its truth.
 
 use crate::faults::{Recorder, run, wait_until};
-use crate::gpu_machine::{Machine, gpu, rows, track, why_missing};
+use crate::gpu_machine::{Machine, energy_of, gpu, rows, track, why_missing};
 use nix::sys::signal::Signal;
 use nvml_double::scenario::{Activity, Gpu, Process, Scenario};
 use serde_json::Value;
@@ -57,7 +57,8 @@ fn figures_are_those_of_the_device_that_the_program_uses() {
         uuid: OTHER.to_owned(),
         ..Gpu::default()
     };
-    let recorded = machine.record(&with(vec![unused, used.clone()]), THREE_SECONDS);
+    let scenario = with(vec![unused, used.clone()]);
+    let recorded = machine.record_until(&scenario, UUID, energy_of(3.0));
     let (report, rows) = (recorded.report(), rows(&recorded));
     assert_eq!(report["gpus"].as_array().unwrap().len(), 1);
     let device = gpu(&report, UUID);
@@ -133,7 +134,7 @@ fn a_driver_with_a_clock_of_its_own() {
         clock_ahead_us: 3_600_000_000,
         ..with(vec![machine.gpu(UUID)])
     };
-    let recorded = machine.record(&scenario, &["--duration", "4s"]);
+    let recorded = machine.record_until(&scenario, UUID, energy_of(3.5));
     let report = recorded.report();
     let device = gpu(&report, UUID);
     assert_eq!(device["clock"], "unknown");
@@ -248,7 +249,11 @@ fn why_a_figure_is_missing_is_said() {
         unsupported: vec!["nvmlDeviceGetPowerUsage".to_owned()],
         ..machine.gpu(UUID)
     };
-    let recorded = machine.record(&with(vec![gpu_without]), THREE_SECONDS);
+    let recorded = machine.record_until(&with(vec![gpu_without]), UUID, |gpu| {
+        energy_of(1.0)(gpu)
+            && gpu["utilization"].is_number()
+            && gpu["pcie_sent_bytes_s"].is_number()
+    });
     let report = recorded.report();
     let device = gpu(&report, UUID);
     for key in [

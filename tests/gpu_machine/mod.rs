@@ -3,11 +3,12 @@
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::print_stderr)]
 
-use crate::faults::{Recorded, Recorder, TORCHSPY, Target, any_python, program, run};
+use crate::faults::{Recorded, Recorder, TORCHSPY, Target, any_python, program, run, wait_until};
 use nvml_double::scenario::{Activity, Gpu, Process, Scenario};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// The double, as cargo built it for the tests.
@@ -130,6 +131,32 @@ impl Machine {
         let folder = tempfile::tempdir().unwrap();
         Recorder::spawn(command, folder).finish().expect_success()
     }
+
+    /// Records it until what is known of a GPU is enough. Who collects waits for a CPU behind
+    /// everybody else: how many readings a second has is the machine's affair.
+    pub fn record_until(
+        &self,
+        scenario: &Scenario,
+        uuid: &str,
+        is_enough: impl Fn(&Value) -> bool,
+    ) -> Recorded {
+        let folder = tempfile::tempdir().unwrap();
+        let recorder = Recorder::spawn(self.command(scenario, &[]), folder);
+        wait_until("enough is known of the GPU", || {
+            std::thread::sleep(Duration::from_millis(200));
+            let report = run(&["report", "--json", &recorder.path().to_string_lossy()]).stdout;
+            let report: Value = serde_json::from_str(&report).unwrap_or_default();
+            let gpus = report["gpus"].as_array();
+            let gpu = gpus.and_then(|gpus| gpus.iter().find(|gpu| gpu["uuid"] == uuid));
+            gpu.is_some_and(&is_enough)
+        });
+        recorder.interrupt().expect_success()
+    }
+}
+
+/// Whether the energy of so many seconds is known, and so all that is read as often.
+pub fn energy_of(seconds: f64) -> impl Fn(&Value) -> bool {
+    move |gpu| gpu["energy_s"].as_f64() > Some(seconds)
 }
 
 /// A row of the table of counter tracks.

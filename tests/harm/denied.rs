@@ -3,8 +3,9 @@
 
 use crate::faults::{
     How, Output, Recorder, TORCHSPY, Target, any_python, assert_error, compiled, output_of,
-    program, run, seconds_with,
+    program, run, samples_with, seconds_with,
 };
+use crate::so_far;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
@@ -20,7 +21,7 @@ fn worker(python: &str) -> Target {
 fn as_nobody(arguments: &[&str]) -> Option<(Output, Vec<String>)> {
     let folder = tempfile::tempdir().unwrap();
     let own = folder.path().join("torchspy");
-    std::fs::copy(TORCHSPY, &own).unwrap();
+    crate::calls::copy_program(TORCHSPY, &own);
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o777)).unwrap();
     let user = format!("--reuid={NOBODY}");
     let mut command = Command::new("setpriv");
@@ -127,22 +128,18 @@ fn seccomp_denies_ptrace() {
     // Reading memory without a stop is what is left, and the hint says so.
     let (output, _) = filtered("ptrace", &["record", "-o", "run.tspy", "--pid", &pid]);
     assert!(output.stderr.contains("--nonblocking"), "{}", output.stderr);
-    let words = [
-        "record",
-        "-o",
-        "run.tspy",
-        "--nonblocking",
-        "--duration",
-        "500ms",
-        "--pid",
-        &pid,
-    ];
-    let (output, left) = filtered("ptrace", &words);
-    assert!(output.status.success() && left == 1, "{}", output.stderr);
+    let mut command = Command::new(&launcher);
+    command.args(["ptrace", TORCHSPY, "record", "-o", "run.tspy"]);
+    command.args(["--nonblocking", "--pid", &pid]);
+    let recorder = Recorder::spawn(command, tempfile::tempdir().unwrap());
+    so_far::wait_for_part(&recorder.path(), "py main (");
+    let recorded = recorder.interrupt().expect_success();
+    let left = std::fs::read_dir(recorded.folder.path()).unwrap().count();
+    assert_eq!(left, 1, "{}", recorded.messages);
     assert!(
-        output.stderr.contains("main"),
+        recorded.messages.contains("main"),
         "Python frames are read: {}",
-        output.stderr
+        recorded.messages
     );
 }
 
@@ -183,18 +180,16 @@ fn a_process_that_is_no_python() {
     let Some(spin) = compiled("fault_spin.c") else {
         return;
     };
-    let mut target = Target::spawn(Command::new(&spin).arg("60"));
+    let mut target = Target::spawn(Command::new(&spin).arg("600"));
     target.expect("spinning");
-    let how = How {
-        options: &["--duration", "2s"],
-        fault: None,
-    };
-    let recorded = Recorder::attach(target.pid(), how)
-        .finish()
-        .expect_success();
+    let recorder = Recorder::attach(target.pid(), How::default());
+    so_far::wait_for_seconds(&recorder.path(), "spin_in_c", 0.4);
+    // A program that has only begun may become one.
+    so_far::wait_for_report(&recorder.path(), |report| {
+        report["processes"][0]["note"] == "not a Python process"
+    });
+    let recorded = recorder.interrupt().expect_success();
     let (dump, report) = (recorded.inspect(), recorded.report());
-    // On a loaded machine it waits for a CPU, and many of its stops come late.
-    assert!(seconds_with(&dump, "spin_in_c") > 0.4, "{dump}");
     assert!(dump.contains("na main"), "{dump}");
     let process = &report["processes"][0];
     assert!(process["python"].is_null(), "{process}");
@@ -230,15 +225,12 @@ fn a_process_that_another_tracer_holds() {
     let mut tracer = Target::spawn(Command::new(&tracer).arg(target.pid().to_string()));
     tracer.expect("traced");
     let recorder = Recorder::attach(target.pid(), How::default());
-    recorder.wait_for_segment();
+    so_far::wait_for_seconds(&recorder.path(), "?? already_traced", 0.5);
     tracer.close_input();
     assert!(tracer.wait().success());
-    recorder.wait_for_a_stop(target.pid());
-    recorder.wait_for_segment();
+    so_far::wait_for_seconds(&recorder.path(), "py main (", 0.5);
     let recorded = recorder.interrupt().expect_success();
     let dump = recorded.inspect();
-    assert!(seconds_with(&dump, "?? already_traced") > 0.5, "{dump}");
-    assert!(seconds_with(&dump, "py main (") > 0.5, "{dump}");
     assert!(!dump.contains("permission_denied"), "{dump}");
 }
 
@@ -262,7 +254,7 @@ fn a_process_that_gdb_holds() {
     let mut gdb = Target::spawn(&mut gdb);
     gdb.skip_to("stopped");
     let recorder = Recorder::attach(target.pid(), How::default());
-    recorder.wait_for_segment();
+    so_far::wait_for_seconds(&recorder.path(), "py main (", 0.5);
     assert!(
         target.states().iter().all(|&state| state == b't'),
         "{:?}",
@@ -271,7 +263,9 @@ fn a_process_that_gdb_holds() {
     gdb.tell("detach");
     gdb.skip_to("detached");
     assert!(gdb.wait().success());
-    recorder.wait_for_a_stop(target.pid());
+    so_far::wait_for_dump(&recorder.path(), |dump| {
+        samples_with(dump, "", "running/stopped") > 0
+    });
     let recorded = recorder.interrupt().expect_success();
     assert!(
         !target
@@ -284,7 +278,6 @@ fn a_process_that_gdb_holds() {
         dump.contains("stopped/asleep") && dump.contains("running/stopped"),
         "{dump}"
     );
-    assert!(seconds_with(&dump, "py main (") > 0.5, "{dump}");
 }
 
 const GDB_SCRIPT: &str = r#"
@@ -301,28 +294,31 @@ print("detached", flush=True)
 #[test]
 fn few_descriptors() {
     const SCRIPT: &str = r#"
-import subprocess, sys, threading, time
+import subprocess, sys, threading
 for _ in range(150):
     threading.Thread(target=threading.Event().wait, daemon=True).start()
-time.sleep(1)
 subprocess.run([sys.executable, "-c", """
-import time
+import os, sys
+go = sys.argv[1]
 def spin():
-    end = time.process_time() + 1.5
-    while time.process_time() < end: pass
+    while os.path.isdir(os.path.dirname(go)) and not os.path.exists(go): sum(range(1000))
 spin()
-"""])
+""", sys.argv[1]])
 "#;
     let Some(python) = any_python() else { return };
     for limit in ["ulimit -S -n 200", "ulimit -n 200"] {
         let script = format!("{limit} && exec \"$0\" \"$@\"");
         let mut command = Command::new("sh");
         command.args(["-c", &script, TORCHSPY, "record", "-o", "run.tspy", "--"]);
-        command.args([&*python, "-c", SCRIPT]);
+        // It computes until there is a file. Where the test fails, the folder goes first.
+        let folder = tempfile::tempdir().unwrap();
+        let go = folder.path().join("go");
+        command.args([&*python, "-c", SCRIPT]).arg(&go);
         let recorder = Recorder::spawn(command, tempfile::tempdir().unwrap());
-        let dump = recorder.finish().expect_success().inspect();
-        assert!(seconds_with(&dump, "py spin (") > 0.5, "{limit}: {dump}");
-        let resting_s = seconds_with(&dump, "wait (");
-        assert!(resting_s > 150.0 * 2.0, "{limit}: {resting_s}");
+        so_far::wait_for_dump(&recorder.path(), |dump| {
+            seconds_with(dump, "py spin (") > 0.5 && seconds_with(dump, "wait (") > 150.0 * 2.0
+        });
+        std::fs::write(&go, "").unwrap();
+        recorder.finish().expect_success();
     }
 }

@@ -6,9 +6,10 @@
 //! killed leaves nothing frozen behind.
 
 use crate::faults::{
-    How, Recorded, Recorder, TORCHSPY, Target, any_python, compiled, functions, program, run,
-    seconds_with, states, wait_until,
+    How, PATIENCE, Recorded, Recorder, TORCHSPY, Target, any_python, compiled, functions, program,
+    run, seconds_with, states, wait_until,
 };
+use crate::so_far;
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -16,6 +17,7 @@ use nix::unistd::Pid;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Instant;
 
 /// A small file system that nobody else sees, and that is gone when this is dropped.
 struct SmallDisk {
@@ -118,9 +120,7 @@ fn a_disk_that_fills_up_under_an_attached_recording() {
     let mut target = Target::start(&[&python, &script, "--go", "return"]);
     let recorder = spawn_onto(&disk, &["--pid", &target.pid().to_string()]);
     let path = disk.path().join("run.tspy");
-    wait_until("a segment is written", || {
-        path.metadata().is_ok_and(|data| data.len() > 1000)
-    });
+    so_far::wait_for_part(&path, "py main (");
     disk.fill_but(0);
     // It ends by itself: nothing more can be recorded.
     let recorded = recorder.finish();
@@ -155,9 +155,7 @@ fn a_disk_that_fills_up_under_a_launched_program() {
     let go_text = go.to_string_lossy().into_owned();
     let mut recorder = spawn_onto(&disk, &["--", &python, "-c", script, &go_text]);
     let path = disk.path().join("run.tspy");
-    wait_until("a segment is written", || {
-        path.metadata().is_ok_and(|data| data.len() > 1000)
-    });
+    so_far::wait_for_part(&path, "py work (");
     disk.fill_but(0);
     recorder.wait_for_message("the program goes on");
     std::fs::write(&go, "").unwrap();
@@ -323,9 +321,22 @@ fn a_disk_that_stands_still() {
         let then = std::mem::replace(&mut before, now);
         then == before
     });
-    // Some 20 messages a tick: the queue of 8,192 stacks and the 50,000 spans behind it are
-    // full after this.
-    wait_for_ticks(pid, 5_000);
+    // A message for each wake: the queue of 8,192 stacks and the 50,000 spans behind it are full
+    // after this.
+    let wakes = |target: &mut Target| -> u64 {
+        target.tell("how far");
+        target.expect("wakes")[0].parse().unwrap()
+    };
+    let first = wakes(&mut target);
+    let deadline = Instant::now() + PATIENCE;
+    for ticks in (500..).step_by(500) {
+        wait_for_ticks(pid, 500);
+        let woken = wakes(&mut target) - first;
+        if ticks >= 5_000 && woken >= 80_000 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{ticks} ticks, {woken} wakes");
+    }
     let process = PathBuf::from(format!("/proc/{pid}"));
     let full = status_of(&process, "VmRSS");
     wait_for_ticks(pid, 2_000);
@@ -367,7 +378,7 @@ fn interrupts_end_torchspy_while_the_disk_stands_still() {
     let script = program("fault_exit.py");
     let mut target = Target::start(&[&python, &script, "--go", "return"]);
     let mut recorder = Recorder::attach(target.pid(), How::default());
-    recorder.wait_for_segment();
+    so_far::wait_for_part(&recorder.path(), "py main (");
     let Some(writer) = StalledWriter::hold(recorder.pid()) else {
         return;
     };

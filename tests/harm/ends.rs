@@ -29,10 +29,10 @@ fn the_target_is_killed_at_every_step_of_a_stop() {
             .expect_success();
         assert_eq!(target.wait().signal(), Some(9), "{point}");
         let report = recorded.report();
-        assert!(
-            report["quality"]["stops"].as_u64().unwrap() >= 199,
-            "{point}"
-        );
+        // Where the target waits for a CPU, a stop comes too late, and may be of no use.
+        let quality = &report["quality"];
+        let asked = ["stops", "stop_timeouts"].map(|each| quality[each].as_u64().unwrap());
+        assert!(asked.iter().sum::<u64>() >= 199, "{point}: {quality}");
         assert!(functions(&report).contains_key("main"), "{point}: {report}");
     }
 }

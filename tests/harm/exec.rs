@@ -2,7 +2,8 @@
 //! torchspy may hang. The kernel holds the process's cred_guard_mutex until the other threads,
 //! traced ones too, have been waited for (ptrace(2), "execve(2) under ptrace").
 
-use crate::faults::{How, Recorder, Target, compiled, run, samples_with};
+use crate::faults::{How, Recorder, Target, compiled, run, samples_with, wait_until};
+use crate::so_far;
 use crate::terminal::Terminal;
 use nix::sys::signal::Signal;
 use std::io::Read;
@@ -31,7 +32,7 @@ fn finish(mut target: Target) {
 fn under_record() {
     for origin in ORIGINS {
         for rate in ["100", "1000"] {
-            let Some(mut target) = storm(origin) else {
+            let Some(mut target) = endless_storm(origin) else {
                 return;
             };
             let options = ["--rate", rate, "--max-stopped", "100"];
@@ -42,10 +43,13 @@ fn under_record() {
             let recorder = Recorder::attach(target.pid(), how);
             recorder.wait_for_bytes(200);
             target.tell("");
-            finish(target);
-            let report = recorder.finish().expect_success().report();
-            let stops = report["quality"]["stops"].as_u64().unwrap();
-            assert!(stops > 0, "{origin} {rate}: {}", report["quality"]);
+            let lives: u64 = LIVES.parse().unwrap();
+            wait_until("so many lives", || life_of(target.pid()) >= lives);
+            so_far::wait_for_stops(&recorder.path(), 0);
+            target.tell("");
+            assert!(target.expect("done")[0].parse::<u64>().unwrap() >= lives);
+            assert!(target.wait().success());
+            recorder.finish().expect_success();
         }
     }
 }
@@ -144,7 +148,7 @@ fn a_thread_that_is_killed_while_it_is_stopped_holds_up_no_exec() {
 /// An interrupt while the storm goes on ends the recording alone.
 #[test]
 fn an_interrupt_ends_the_recording_amid_execs() {
-    let Some(mut target) = storm("thread") else {
+    let Some(mut target) = endless_storm("thread") else {
         return;
     };
     let how = How {
@@ -157,7 +161,9 @@ fn an_interrupt_ends_the_recording_amid_execs() {
     recorder.wait_for_bytes(1000);
     recorder.kill(Signal::SIGINT);
     recorder.finish().expect_success();
-    finish(target);
+    target.tell("");
+    assert!(target.expect("done")[0].parse::<u64>().unwrap() > 0);
+    assert!(target.wait().success());
 }
 
 /// Until it execs, what vfork made has its parent's memory, which lives on: what was opened of it
@@ -172,17 +178,13 @@ fn what_was_found_between_vfork_and_exec_is_read_after_it() {
     let recorder = Recorder::attach(child, How::default());
     recorder.wait_for_segment();
     target.tell("");
-    recorder.wait_for_segment();
-    recorder.wait_for_segment();
-    target.close_input();
-    let recorded = recorder.finish().expect_success();
-    assert!(target.wait().success());
     // It reads before the exec, and computes after it.
-    let dump = recorded.inspect();
-    let running = samples_with(&dump, "", "running/stopped");
-    let found = samples_with(&dump, "compute_after_exec", "running/stopped");
-    assert!(
-        found > 0 && found > running / 2,
-        "{found} of {running}: {dump}"
-    );
+    so_far::wait_for_dump(&recorder.path(), |dump| {
+        let running = samples_with(dump, "", "running/stopped");
+        let found = samples_with(dump, "compute_after_exec", "running/stopped");
+        found > 20 && found > running / 2
+    });
+    target.close_input();
+    recorder.finish().expect_success();
+    assert!(target.wait().success());
 }

@@ -1,6 +1,7 @@
 //! Files of the target that are cut short or rewritten while torchspy reads them.
 
 use crate::faults::{How, Recorder, Target, program, run};
+use crate::so_far;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -108,7 +109,7 @@ fn names_that_were_read_before_a_library_was_cut_short_are_kept() {
     let path = library(folder.path(), "alpha");
     load(&mut target, &path, "alpha_spins");
     let recorder = Recorder::attach(target.pid(), How::default());
-    recorder.wait_for_segment();
+    so_far::wait_for_part(&recorder.path(), "alpha_spins");
     unload(&mut target);
     cut(&path, |_| 0);
     recorder.wait_for_segment();
@@ -125,7 +126,7 @@ fn a_library_that_is_rewritten_in_place_is_two() {
     let other = library(folder.path(), "gamma");
     load(&mut target, &path, "alpha_spins");
     let recorder = Recorder::attach(target.pid(), How::default());
-    recorder.wait_for_segment();
+    so_far::wait_for_part(&recorder.path(), "alpha_spins");
     unload(&mut target);
     let bytes = std::fs::read(other).unwrap();
     std::fs::write(&path, bytes).unwrap();

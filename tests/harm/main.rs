@@ -16,6 +16,7 @@ mod files;
 mod killed;
 mod recordings;
 mod signals;
+mod so_far;
 
 #[path = "../faults/mod.rs"]
 mod faults;

@@ -144,7 +144,7 @@ fn control_bytes_of_a_target_do_not_reach_the_terminal() {
     };
     let folder = tempfile::tempdir().unwrap();
     let nasty = folder.path().join("spin\x1b[2J\x07name");
-    std::fs::copy(spin, &nasty).unwrap();
+    crate::calls::copy_program(&spin, &nasty);
     let nasty = nasty.to_string_lossy().into_owned();
     let command = Recorder::launch_command(&[&nasty, "0.3", "\x1b]0;title\x07"], How::default());
     let recorded = Recorder::spawn(command, tempfile::tempdir().unwrap())

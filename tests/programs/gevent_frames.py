@@ -12,7 +12,8 @@ import gevent
 def compute():
     gevent.sleep(0.01)
     print("ready", flush=True)
-    while not over.is_set():
+    # No function of Python's is called: it would be a frame, too.
+    while not over:
         sum(range(1000))
 
 
@@ -23,6 +24,6 @@ def descend(depth):
         compute()
 
 
-over = threading.Event()
-threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+over = []
+threading.Thread(target=lambda: (sys.stdin.read(), over.append(True)), daemon=True).start()
 gevent.spawn(descend, 3).join()

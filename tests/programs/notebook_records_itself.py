@@ -15,7 +15,8 @@ os.chdir(sys.argv[1])
 
 from jupyter_client.manager import start_new_kernel
 
-RECORD = "torchspy record --duration 1s -o {name}.folded --pid"
+# Long enough for a busy machine to come to the next cell.
+RECORD = "torchspy record --duration 4s -o {name}.folded --pid"
 # As docs/src/notebooks.md has them.
 WAYS = {
     "bash": "%%bash --bg\n" + RECORD + " $PPID > {name}.log 2>&1",

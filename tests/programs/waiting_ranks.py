@@ -74,6 +74,29 @@ def wait(how):
             pass
 
 
+def asleep(pid):
+    """How often each thread of a process has gone to sleep; None where one does not sleep."""
+    switches = {}
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/status") as status:
+            fields = dict(line.rstrip("\n").split(":\t", 1) for line in status if ":\t" in line)
+        if not fields["State"].startswith("S"):
+            return None
+        switches[task] = fields.get("voluntary_ctxt_switches")
+    return switches
+
+
+def wait_asleep(children):
+    """Waits until all threads sleep for good: whoever waits for the GIL wakes every 5 ms."""
+    before = None
+    while True:
+        now = [asleep(child.pid) for child in children]
+        if None not in now and now == before:
+            return
+        before = now
+        time.sleep(0.03)
+
+
 def main():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     signal.alarm(300)
@@ -91,6 +114,8 @@ def main():
         children.append(subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=outer))
     for _ in range(count):
         os.read(inner, 1)
+    # They say so before they wait.
+    wait_asleep(children[:-1] if how == "compute" else children)
     print("ready", *(child.pid for child in children), flush=True)
     sys.stdin.buffer.read()
     for child in children:

@@ -1,6 +1,7 @@
 //! Some 155 stack situations on every interpreter that is installed: Python frames as Python itself
 //! sees them, and each merged into its place in the native stack.
 
+use crate::faults::wait_until;
 use crate::on_each_python;
 use crate::python_target::Python;
 use crate::stack_case::{Exceptions, check, dump};
@@ -70,10 +71,9 @@ fn a_stopped_process_is_read_with_its_registers_and_stays_stopped() {
             guesses.iter().all(|frame| frame["guess"] == false),
             "{main:#}"
         );
-        // The kernel lets it go from our stop into that of SIGSTOP, where it was.
-        while state() != b'T' {
-            assert_ne!(state(), b'R', "it runs");
-        }
+        // The kernel lets it go from our stop into that of SIGSTOP, where it was. Until it gets a
+        // CPU for that it is in state R.
+        wait_until("it is stopped as before", || state() == b'T');
         assert_eq!(place(), before, "it did not run meanwhile");
         kill(pid, Signal::SIGCONT).unwrap();
         while state() == b'T' {

@@ -1,12 +1,14 @@
 //! `convert -o run.parquet`: what DuckDB and pandas read of it is what the report says; two files
 //! or none.
 
+use crate::faults::{Recorder, wait_until};
 use crate::gpu_machine::Machine;
 use crate::installed::{tables_python, torch_python};
 use nvml_double::scenario::{Activity, Gpu, Scenario};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 const TORCHSPY: &str = env!("CARGO_BIN_EXE_torchspy");
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
@@ -71,14 +73,7 @@ fn a_trainers_columns_are_filled() {
     let program = format!("{ROOT}/tests/programs/train_cnn.py");
     let torch = torch.to_string_lossy();
     let command = [
-        "record",
-        "-o",
-        "a.tspy",
-        "--",
-        &torch,
-        &program,
-        "--seconds",
-        "5",
+        "record", "-o", "a.tspy", "--", &torch, &program, "--steps", "300",
     ];
     let recorded = torchspy(&command, folder.path());
     assert!(recorded.status.success(), "{}", text(&recorded));
@@ -117,20 +112,31 @@ fn samples_have_the_use_of_the_gpu_that_their_process_is_on() {
         gpus: vec![other, busy],
         ..Scenario::default()
     };
-    let recorded = machine.record(&scenario, &["--duration", "3s"]);
-    let folder = recorded.folder.path();
-    let converted = torchspy(&["convert", "run.tspy", "-o", "run.parquet"], folder);
-    assert!(converted.status.success(), "{}", text(&converted));
     let query = "import duckdb\n\
         print(*duckdb.sql('SELECT DISTINCT round(gpu_busy_percent) FROM \"run.parquet\" \
         WHERE gpu_busy_percent IS NOT NULL ORDER BY 1').fetchall())\n\
         print(*duckdb.sql('SELECT DISTINCT pid FROM \"run.parquet\" \
         WHERE gpu_busy_percent IS NOT NULL').fetchall())";
-    let mut command = Command::new(&python);
-    let asked = command.args(["-c", query]).current_dir(folder).output();
-    let asked = text(&asked.unwrap());
+    let asked = |folder: &Path| {
+        let convert = ["convert", "run.tspy", "-o", "run.parquet", "--force"];
+        let converted = torchspy(&convert, folder);
+        let mut command = Command::new(&python);
+        let asked = command.args(["-c", query]).current_dir(folder).output();
+        (converted, asked.unwrap())
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let recorder = Recorder::spawn(machine.command(&scenario, &[]), folder);
+    // Who reads the driver waits for a CPU behind everybody else.
+    wait_until("samples with the use of the GPU", || {
+        std::thread::sleep(Duration::from_millis(200));
+        let (_, asked) = asked(recorder.folder.path());
+        asked.status.success() && String::from_utf8_lossy(&asked.stdout).contains(",)")
+    });
+    let recorded = recorder.interrupt().expect_success();
+    let (converted, asked) = asked(recorded.folder.path());
+    assert!(converted.status.success(), "{}", text(&converted));
     let pid = machine.target.pid();
-    assert_eq!(asked.trim(), format!("(40.0,)\n({pid},)"));
+    assert_eq!(text(&asked).trim(), format!("(40.0,)\n({pid},)"));
 }
 
 #[test]

@@ -20,15 +20,17 @@ fn output_of(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn torchspy(pid: i32) -> Stacks {
+fn looked(pid: i32) -> Vec<Value> {
     let json =
         output_of(Command::new(TORCHSPY).args(["dump", "--json", "--pid", &pid.to_string()]));
     let value: Value = serde_json::from_str(&json).unwrap();
+    let threads = &value["looks"][0]["processes"][0]["threads"];
+    threads.as_array().unwrap().clone()
+}
+
+fn stacks_of(threads: &[Value]) -> Stacks {
     let mut stacks = Stacks::new();
-    for thread in value["looks"][0]["processes"][0]["threads"]
-        .as_array()
-        .unwrap()
-    {
+    for thread in threads {
         let frames = thread["frames"].as_array().unwrap().iter();
         let frames = frames.filter(|frame| frame["python"] == true).map(|frame| {
             (
@@ -102,14 +104,29 @@ fn check(version: &str, mode: &str, still: &[&str]) {
         return;
     };
     let target = Target::start(&[&python, &program("hangs.py"), mode]);
-    let is_still = |stacks: &Stacks| {
-        still.iter().all(|function| {
-            let mut leaves = stacks.values().filter_map(|frames| frames.first());
-            leaves.any(|leaf| leaf.0 == *function)
-        })
+    // Not only those in question: each thread's line is compared.
+    let is_still = |threads: &[Value]| {
+        let stacks = stacks_of(threads);
+        let leaf = |tid: i64| stacks[&tid].first().map_or("", |frame| frame.0.as_str());
+        let stands = |thread: &Value| {
+            let leaf = leaf(thread["tid"].as_i64().unwrap());
+            let waits_for_gil = thread["waits_for"]["kind"] == "gil";
+            match mode {
+                // Wherever it waits for that lock, it does so for good.
+                "gil" if leaf != "hold" => waits_for_gil,
+                "gil" => thread["frames"][0]["python"] == false,
+                _ => still.contains(&leaf) && thread["state"] == "sleeping" && !waits_for_gil,
+            }
+        };
+        let is_there = |function: &&str| stacks.keys().any(|&tid| leaf(tid) == *function);
+        still.iter().all(is_there) && threads.iter().all(stands)
     };
-    wait_until("it hangs", || is_still(&torchspy(target.pid())));
-    let ours = torchspy(target.pid());
+    let mut ours = Stacks::new();
+    wait_until("it hangs", || {
+        let threads = looked(target.pid());
+        ours = stacks_of(&threads);
+        is_still(&threads)
+    });
     for (tool, theirs) in [
         ("py-spy", py_spy(target.pid())),
         ("pystack", pystack(target.pid())),
@@ -137,7 +154,8 @@ fn check(version: &str, mode: &str, still: &[&str]) {
 #[test]
 fn of_a_deadlock() {
     for version in ["3.10", "3.11", "3.12", "3.13"] {
-        check(version, "deadlock", &["forward", "backward"]);
+        let threads = ["forward", "backward", "main", "end_with_stdin"];
+        check(version, "deadlock", &threads);
     }
 }
 
@@ -151,6 +169,6 @@ fn of_a_c_loop_that_holds_the_gil() {
 #[test]
 fn of_a_read() {
     for version in ["3.10", "3.11", "3.12", "3.13"] {
-        check(version, "read", &["read"]);
+        check(version, "read", &["read", "end_with_stdin"]);
     }
 }

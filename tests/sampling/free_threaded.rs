@@ -118,7 +118,8 @@ fn a_program_is_refused_before_it_runs() {
 #[test]
 fn one_that_a_shell_starts_runs_to_its_end_and_the_failure_is_told() {
     let Some(marked) = Marked::new() else { return };
-    let line = "./python3.13 -c 'import time; time.sleep(1); open(\"ran\", \"w\")'";
+    // Long enough to be looked at by a recorder that waits for a CPU.
+    let line = "./python3.13 -c 'import time; time.sleep(5); open(\"ran\", \"w\")'";
     let mut command = marked.in_its_place(Command::new(TORCHSPY));
     command.args(["record", "-o", "run.tspy", "--", "sh", "-c", line]);
     let output = output_of(&mut command);

@@ -1,6 +1,6 @@
 //! Cells of notebooks are named by their numbers.
 
-use crate::faults::TORCHSPY;
+use crate::faults::{TORCHSPY, wait_until};
 use crate::python_target::Python;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -93,6 +93,10 @@ fn a_kernel_of_ipykernel_has_numbered_cells() {
         return;
     };
     let pid: i32 = target.ready_with().parse().unwrap();
+    // What it prints is there before it goes on to its next line.
+    wait_until("it waits in that cell", || {
+        dump(pid, &[]).contains("train (Jupyter cell [1]:4)")
+    });
     let text = dump(pid, &[]);
     for place in [
         "train (Jupyter cell [1]:4)",
@@ -105,7 +109,8 @@ fn a_kernel_of_ipykernel_has_numbered_cells() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("kernel.folded");
     let recorded = Command::new(TORCHSPY)
-        .args(["record", "--duration", "1s", "--pid", &pid.to_string()])
+        // On a busy machine it takes seconds to find the interpreter.
+        .args(["record", "--duration", "4s", "--pid", &pid.to_string()])
         .arg("-o")
         .arg(&output)
         .output()

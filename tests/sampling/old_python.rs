@@ -2,6 +2,7 @@
 //! as py-spy itself names them.
 // Tests may: clippy's exemption does not reach helper functions of integration tests.
 
+use crate::faults::wait_until;
 use crate::python_target::{Python, Target};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -12,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// For what takes no longer than seconds on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// `select`, `pselect6` and `clock_nanosleep`, as in /proc/PID/task/TID/syscall: time.sleep.
+const SLEEPING: [&str; 3] = ["23 ", "270 ", "230 "];
 /// All stacks, of sleepers too, before the recording's name.
 const TO_FOLDED: [&str; 6] = ["convert", "--format", "folded", "--idle", "-o", "-"];
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/old_python.py");
@@ -33,8 +36,15 @@ fn marked(mark: &str) -> Vec<usize> {
 fn start(python: &str) -> Option<Target> {
     let mut target = Python::find(python)?.start(Path::new(PROGRAM), &[]);
     target.ready();
-    // It says so before it waits for its next line.
+    // It says so before it waits for its next line, and the thread that sleeps before it does.
     target.wait_in_call(target.pid() as u64, &["0 "]);
+    wait_until("a thread sleeps", || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", target.pid())).unwrap();
+        let mut calls = tasks
+            .flatten()
+            .filter_map(|task| std::fs::read_to_string(task.path().join("syscall")).ok());
+        calls.any(|call| SLEEPING.iter().any(|number| call.starts_with(number)))
+    });
     Some(target)
 }
 

@@ -1,7 +1,9 @@
 //! Threads that run on a fiber, and on an alternate signal stack.
 // Tests may: clippy's exemption does not reach helper functions of integration tests.
 
-use crate::faults::{How, Recorder, Target, compiled, partial, seconds_with, stacks_cut_by};
+use crate::faults::{
+    How, Recorder, Target, compiled, partial, run, seconds_with, stacks_cut_by, wait_until,
+};
 
 /// A fiber's stack is read up to its entry, to which no call leads, and the thread's own to its
 /// root. From an alternate signal stack the frames are followed as far as it goes, and the stack
@@ -13,16 +15,19 @@ fn every_stack_is_read_as_far_as_it_goes() {
     };
     let target = Target::start(&[&program]);
     let how = How {
-        options: &["--rate", "200", "--duration", "3s", "--max-stopped", "off"],
+        options: &["--rate", "200", "--max-stopped", "off"],
         fault: None,
     };
-    let recorded = Recorder::attach(target.pid(), how)
-        .finish()
-        .expect_success();
+    let recorder = Recorder::attach(target.pid(), how);
+    wait_until("each of the stacks is seen for long enough", || {
+        recorder.wait_for_segment();
+        let dump = run(&["inspect", &recorder.path().to_string_lossy()]).stdout;
+        ["on_a_fiber", "on_its_own_stack", "on_an_alternate_stack"]
+            .iter()
+            .all(|function| seconds_with(&dump, function) > 0.5)
+    });
+    let recorded = recorder.interrupt().expect_success();
     let (report, dump) = (recorded.report(), recorded.inspect());
-    for function in ["on_a_fiber", "on_its_own_stack", "on_an_alternate_stack"] {
-        assert!(seconds_with(&dump, function) > 0.5, "{function}: {dump}");
-    }
     // Of what was cut, all was cut there.
     let fresh = report["quality"]["fresh"].as_u64().unwrap();
     let (left, entered) = (

@@ -15,11 +15,11 @@ fn places_of(name: &str) {
     let mut target = python.start(Path::new(PLACES), &["threads"]);
     target.ready();
     wait_until_still(target.pid());
-    let recorded = Inspected::record(target.pid(), &[]);
+    // The main thread, the six places, and the two threads that `lock` starts.
+    let recorded = Inspected::record(target.pid(), 9);
     let peers = Peers::ask(target.pid(), target.root());
     let compared = peers.compare(target.pid(), &recorded);
     println!("{name}: {compared:?}");
-    // The main thread, the six places, and the two threads that `lock` starts.
     check_scope(&peers, compared, [9, 0], 250);
 }
 
@@ -72,12 +72,14 @@ fn places_of_torch() {
     };
     let mut target = python.start(Path::new(PLACES), &["torch"]);
     target.ready();
+    // Its main thread, which may be the one that says so, waits for a batch then: in poll(2).
+    target.wait_in_call(target.pid() as u64, &["7 "]);
     let worker = child_of(target.pid());
     wait_until_still(worker);
     // The threads compute: SIGSTOP lets all tools see them at the same instruction.
     kill(Pid::from_raw(target.pid()), Signal::SIGSTOP).unwrap();
     wait_until_still(target.pid());
-    let recorded = Inspected::record(target.pid(), &[]);
+    let recorded = Inspected::record(target.pid(), 7);
     for place in [
         "place_aten",
         "place_conv",

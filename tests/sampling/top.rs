@@ -1,7 +1,7 @@
 //! `torchspy top` at a real terminal, on real processes: what is drawn, what keys do, and that the
 //! terminal comes back whole.
 
-use crate::faults::{TORCHSPY, Target, any_python, program, wait_until};
+use crate::faults::{TORCHSPY, Target, any_python, program, run, wait_until};
 use crate::terminal::Terminal;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -24,7 +24,7 @@ fn watching(folder: &TempDir, options: &str) -> Option<(Terminal, Target)> {
         folder.path(),
         &format!("top --pid {}{options}", target.pid()),
     )?;
-    terminal.wait_for("(hangs.py:");
+    terminal.wait_for("spin (hangs.py:");
     Some((terminal, target))
 }
 
@@ -44,6 +44,12 @@ fn it_draws_records_and_gives_the_terminal_back() {
     };
     terminal.press(b"r");
     terminal.wait_for("recording");
+    wait_until("the function is in the recording", || {
+        file(folder.path(), "tspy").is_some_and(|path| {
+            let report = run(&["report", "--full", &path.to_string_lossy()]).stdout;
+            report.contains("spin")
+        })
+    });
     terminal.press(b"f");
     terminal.wait_for(".svg");
     terminal.press(b"t");

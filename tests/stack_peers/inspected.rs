@@ -1,5 +1,6 @@
 //! A recording as `torchspy inspect` prints it, parsed.
 
+use crate::faults::{How, Recorder, run, wait_until};
 use std::path::Path;
 use std::process::Command;
 
@@ -52,19 +53,18 @@ pub struct Inspected {
 }
 
 impl Inspected {
-    /// Records a process for a short time and inspects the recording.
-    pub fn record(pid: i32, options: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("places.tspy");
-        let output = Command::new(env!("CARGO_BIN_EXE_torchspy"))
-            .args(["record", "--pid", &pid.to_string(), "--duration", "1s"])
-            .args(options)
-            .arg("-o")
-            .arg(&file)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{output:?}");
-        Self::of_file(&file)
+    /// Records a process until so many threads have Python frames, and inspects the recording: on a
+    /// busy machine it takes seconds to find the interpreter.
+    pub fn record(pid: i32, python_threads: usize) -> Self {
+        let recorder = Recorder::attach(pid, How::default());
+        let has_python = |thread: &&str| thread.contains("\n    py ");
+        wait_until("all threads have Python frames", || {
+            recorder.wait_for_segment();
+            let text = run(&["inspect", &recorder.path().to_string_lossy()]).stdout;
+            let threads = text.split("\nthread T").skip(1);
+            threads.filter(has_python).count() >= python_threads
+        });
+        Self::of_file(&recorder.interrupt().expect_success().path())
     }
 
     fn of_file(file: &Path) -> Self {

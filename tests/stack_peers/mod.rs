@@ -11,6 +11,7 @@ mod inspected;
 
 pub use inspected::{Inspected, InspectedFrame, InspectedStack};
 
+use crate::faults::wait_until;
 pub use crate::installed::peer;
 
 use super::native_live::{GdbStack, LiveMemory, LiveOpener, gdb_stacks_below};
@@ -18,6 +19,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 use torchspy::native::loaded::LoadedModules;
 use torchspy::native::modules::ModuleStore;
 use torchspy::os::maps::parse_maps;
@@ -246,25 +248,25 @@ fn pystack(pid: i32) -> Option<BTreeMap<i32, Vec<PythonFrame>>> {
     Some(threads)
 }
 
-/// Waits until no thread of a process runs: all are asleep, or stopped.
+/// Waits until no thread of a process runs: all are asleep, or stopped, and have been for a while.
+/// One that waits for Python's lock sleeps, too, for 5 ms at most.
 pub fn wait_until_still(pid: i32) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    loop {
-        let states: Vec<char> = std::fs::read_dir(format!("/proc/{pid}/task"))
+    let mut before = Vec::new();
+    wait_until("it stands still", || {
+        let read = |task: &Path, name: &str| std::fs::read_to_string(task.join(name));
+        let threads: Vec<(char, String)> = std::fs::read_dir(format!("/proc/{pid}/task"))
             .unwrap()
             .flatten()
             .filter_map(|entry| {
-                let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-                stat.rsplit_once(") ")?.1.chars().next()
+                let stat = read(&entry.path(), "stat").ok()?;
+                let state = stat.rsplit_once(") ")?.1.chars().next()?;
+                // How often it was on a CPU.
+                Some((state, read(&entry.path(), "schedstat").unwrap_or_default()))
             })
             .collect();
-        if states.iter().all(|state| "ST".contains(*state)) {
-            return;
-        }
-        assert!(
-            std::time::Instant::now() < deadline,
-            "{pid} does not stand still: {states:?}"
-        );
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
+        let is_still = threads == before && threads.iter().all(|(state, _)| "ST".contains(*state));
+        before = threads;
+        std::thread::sleep(Duration::from_millis(50));
+        is_still
+    });
 }

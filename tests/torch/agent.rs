@@ -1,8 +1,9 @@
 //! `torchspy agent` on a real trainer, scraped by a real Prometheus: its figures are those that the
 //! trainer counted itself.
 
+use crate::STEADY;
 use crate::agent_push::receiver;
-use crate::faults::{PATIENCE, TORCHSPY, Target, get, program, start_agent};
+use crate::faults::{PATIENCE, TORCHSPY, Target, get, program, start_agent, wait_until};
 use crate::installed::prometheus;
 use crate::native_live::torch_python;
 use nix::sys::signal::{Signal, kill};
@@ -67,10 +68,15 @@ impl Agent {
         }
     }
 
+    /// Time since it was started, s.
+    pub(crate) fn age_s(&self) -> f64 {
+        self.started.elapsed().as_secs_f64()
+    }
+
     /// A scrape that has all that happened before now: the training thread has been sampled since
     /// some time after the agent's start, and without a gap.
     fn up_to_now(&self) -> Scrape {
-        let now = self.started.elapsed().as_secs_f64();
+        let now = self.age_s();
         self.until("figures do not come", |scrape| {
             scrape.sum("torchspy_phase_seconds_total") > now
         })
@@ -220,7 +226,7 @@ fn figures_are_those_of_the_trainer_also_in_prometheus() {
     let Some(mut target) = trainer(&job) else {
         return;
     };
-    let agent = Agent::start(&job, &[]);
+    let agent = Agent::start(&job, &STEADY);
     let prometheus = Prometheus::start(&agent);
     agent.until("no trainer was found", |scrape| {
         scrape.sum("torchspy_phase_seconds_total") > 0.0
@@ -234,6 +240,9 @@ fn figures_are_those_of_the_trainer_also_in_prometheus() {
         train(&mut target);
         before = agent.up_to_now();
     }
+    // What was sampled last may end so long before the training begins: a sample in it, if it is
+    // late, stands for that time, too.
+    let before_s = agent.age_s() - before.sum("torchspy_phase_seconds_total");
     let (steps, wall_s) = train(&mut target);
     let after = agent.up_to_now();
     let rise = |of: &dyn Fn(&Scrape) -> f64| of(&after) - of(&before);
@@ -242,8 +251,8 @@ fn figures_are_those_of_the_trainer_also_in_prometheus() {
         scrape.sum("torchspy_phase_seconds_total")
             - scrape.with("torchspy_phase_seconds_total", "phase=\"user\"")
     });
-    // The rest is its own code's, which waits for batches; at either end a sample may be late.
-    let within = (wall_s * 0.2, wall_s * 1.2 + 0.5);
+    // The rest is its own code's, which waits for batches; a sample stands for its whole period.
+    let within = (wall_s * 0.2, before_s + wall_s + 0.1);
     assert!(
         within.0 < trained && trained < within.1,
         "{trained} of {wall_s} s: {:#?}",
@@ -266,19 +275,22 @@ fn figures_are_those_of_the_trainer_also_in_prometheus() {
     let cost = |kind: &str| after.with("torchspy_overhead_seconds_total", kind);
     assert!(cost("cpu") > 0.0 && cost("stopped") > 0.0);
     if let Some(prometheus) = prometheus {
-        let selector = format!("{{job=\"{job}\", rank=\"3\"}}");
+        // A scrape that takes too long says of all series that they have ended: an instant's query
+        // finds nothing then.
+        let last =
+            |series: &str| format!("last_over_time({series}{{job=\"{job}\", rank=\"3\"}}[1h])");
         let deadline = Instant::now() + PATIENCE;
         // Steps stand still by now; seconds go on, and rise with each reading of the agent's.
         let (steps, seconds) = ("torchspy_steps_total", "torchspy_phase_seconds_total");
         let reached = |series: &str| {
-            let total = prometheus.query(&format!("sum({series}{selector})"));
+            let total = prometheus.query(&format!("sum({})", last(series)));
             total.is_some_and(|total| total >= after.sum(series))
         };
         while !(reached(steps) && reached(seconds)) {
             assert!(Instant::now() < deadline, "{:#?}", after.0);
             std::thread::sleep(Duration::from_millis(100));
         }
-        let value = |series: &str| prometheus.query(&format!("{series}{selector}"));
+        let value = |series: &str| prometheus.query(&last(series));
         let total = after.sum(steps);
         assert_eq!(value(steps), Some(total));
         // The start of the first step was not seen.
@@ -290,7 +302,7 @@ fn figures_are_those_of_the_trainer_also_in_prometheus() {
     let again = Agent::start(&job, &[]);
     let seconds = |scrape: &Scrape| scrape.sum("torchspy_phase_seconds_total");
     let first = again.until("no trainer was found", |scrape| seconds(scrape) > 0.0);
-    assert!(seconds(&first) <= again.started.elapsed().as_secs_f64());
+    assert!(seconds(&first) <= again.age_s());
     let started = |scrape: &Scrape| scrape.sum("torchspy_start_time_seconds");
     assert!(started(&first) > started(&after));
     again.end();
@@ -303,7 +315,8 @@ fn series_of_a_trainer_that_ended_are_dropped() {
     let ring = folder.path().to_str().unwrap();
     let agent = Agent::start(
         &job,
-        &["--keep", "1s", "--ring", ring, "--ring-minutes", "1"],
+        // Nothing gets so old that it is removed.
+        &["--keep", "1s", "--ring", ring, "--ring-minutes", "60"],
     );
     agent.until("it does not look for trainers", |scrape| {
         scrape.sum("torchspy_overhead_seconds_total") > 0.0
@@ -313,7 +326,17 @@ fn series_of_a_trainer_that_ended_are_dropped() {
         return;
     };
     let sampled = |scrape: &Scrape| scrape.sum("torchspy_phase_seconds_total") > 0.0;
+    let seconds = |scrape: &Scrape| scrape.sum("torchspy_phase_seconds_total");
     agent.until("no trainer was found", sampled);
+    // What is sampled before the file is there is not in it.
+    let files = || {
+        let hosts = std::fs::read_dir(folder.path()).unwrap();
+        let files = hosts.flat_map(|host| std::fs::read_dir(host.unwrap().path()).unwrap());
+        files.map(|file| file.unwrap().path()).min()
+    };
+    wait_until("there is a recording", || files().is_some());
+    let then = seconds(&agent.scrape());
+    agent.until("it is not sampled", |scrape| seconds(scrape) > then + 5.0);
     drop(target);
     let left = agent.until("series stay", |scrape| !sampled(scrape));
     for name in left.0.keys() {
@@ -324,16 +347,9 @@ fn series_of_a_trainer_that_ended_are_dropped() {
     });
     agent.end();
     // What was recorded is a recording like any other, complete.
-    let host = std::fs::read_dir(folder.path())
-        .unwrap()
-        .next()
-        .unwrap()
-        .unwrap();
-    let files = std::fs::read_dir(host.path()).unwrap();
-    let file = files.map(|file| file.unwrap().path()).next().unwrap();
     let report = Command::new(TORCHSPY)
         .arg("report")
-        .arg(&file)
+        .arg(files().unwrap())
         .arg("--json")
         .output();
     let report: Value = serde_json::from_slice(&report.unwrap().stdout).unwrap();
@@ -374,7 +390,11 @@ fn energy_and_idle_time_are_those_of_the_ranks_gpu() {
     std::fs::write(&scenario, json!({"gpus": [gpu]}).to_string()).unwrap();
     let agent = Agent::start_with(
         &job,
-        &["--nvml-lib", library.to_str().unwrap(), "--pyroscope", &url],
+        &[
+            &STEADY[..],
+            &["--nvml-lib", library.to_str().unwrap(), "--pyroscope", &url],
+        ]
+        .concat(),
         &[("TORCHSPY_NVML_SCENARIO", scenario.to_str().unwrap())],
     );
     let idle = |scrape: &Scrape| scrape.sum("torchspy_gpu_idle_seconds_total");

@@ -1,7 +1,7 @@
 //! A recording of real torch with activation checkpointing, in both of its forms.
 
 use crate::native_live::{full_report, torch_python};
-use crate::{marked, torchspy};
+use crate::{STEADY, marked, torchspy};
 use serde_json::Value;
 
 const PROGRAM: &str = concat!(
@@ -14,7 +14,9 @@ fn report(form: &str) -> Option<Value> {
     let folder = tempfile::tempdir().unwrap();
     let recording = folder.path().join("run.tspy");
     let recorded = torchspy()
-        .args(["record", "--rate", "200", "-o"])
+        .args(["record", "--rate", "200"])
+        .args(STEADY)
+        .arg("-o")
         .arg(&recording)
         .arg("--")
         .arg(python)

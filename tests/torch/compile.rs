@@ -2,7 +2,7 @@
 //! compilation anew, both planted.
 
 use crate::native_live::{full_report, torch_python};
-use crate::{marked, torchspy};
+use crate::{STEADY, marked, torchspy};
 use serde_json::Value;
 use std::process::Command;
 
@@ -24,7 +24,9 @@ fn compiling_is_told_by_function_stage_and_cause() {
     let folder = tempfile::tempdir().unwrap();
     let recording = folder.path().join("run.tspy");
     let recorded = torchspy()
-        .args(["record", "-o"])
+        .arg("record")
+        .args(STEADY)
+        .arg("-o")
         .arg(&recording)
         .arg("--")
         .arg(python)

@@ -31,8 +31,9 @@ fn rank(look: &Value, rank: usize) -> &Value {
     found.unwrap_or_else(|| panic!("no rank {rank}: {look:#}"))
 }
 
-/// Ranks of which the last hangs in this way, and what a dump of them says once the others wait.
-fn hanging(how: &str, line: &str) -> Option<(Target, Value)> {
+/// Ranks of which the last hangs in this way, and what a dump of them says once the others wait and
+/// all of the last `is_there` where it hangs.
+fn hanging(how: &str, line: &str, is_there: impl Fn(&Value) -> bool) -> Option<(Target, Value)> {
     let python = torch_python()?;
     let mut command = Command::new(python);
     command
@@ -56,6 +57,7 @@ fn hanging(how: &str, line: &str) -> Option<(Target, Value)> {
         awaited.len() == 1
             && awaited[0] == last["pid"]
             && last["threads"][0]["at"]["line"] == marked("hang_ranks.py", line)
+            && is_there(&seen)
     });
     Some((target, seen))
 }
@@ -75,7 +77,7 @@ fn check_others(look: &Value) {
 
 #[test]
 fn a_rank_that_loops_in_python() {
-    let Some((target, seen)) = hanging("python", "python") else {
+    let Some((target, seen)) = hanging("python", "python", |_| true) else {
         return;
     };
     check_others(&seen);
@@ -103,7 +105,13 @@ fn a_rank_that_loops_in_python() {
 
 #[test]
 fn a_rank_that_waits_for_a_lock() {
-    let Some((_target, seen)) = hanging("lock", "lock") else {
+    // The holder has the lock before it sleeps.
+    let sleeps = |seen: &Value| {
+        let threads = rank(seen, RANKS - 1)["threads"].as_array().unwrap();
+        let line = marked("hang_ranks.py", "holder");
+        threads.iter().any(|thread| thread["at"]["line"] == line)
+    };
+    let Some((_target, seen)) = hanging("lock", "lock", sleeps) else {
         return;
     };
     check_others(&seen);
@@ -121,9 +129,23 @@ fn a_rank_that_waits_for_a_lock() {
     assert_eq!(holder["at"]["line"], marked("hang_ranks.py", "holder"));
 }
 
+/// The worker of the last rank that is at its endless read.
+fn stuck_worker(look: &Value) -> Option<&Value> {
+    let last = rank(look, RANKS - 1);
+    let processes = look["processes"].as_array().unwrap();
+    processes.iter().find(|process| {
+        process["role"] == "dataloader_worker"
+            && process["trainer_pid"] == last["pid"]
+            && process["threads"][0]["at"]["line"] == marked("hang_ranks.py", "worker")
+            && process["threads"][0]["syscall"] == "read"
+    })
+}
+
 #[test]
 fn a_rank_whose_worker_is_stuck_in_a_read() {
-    let Some((target, seen)) = hanging("worker", "loop") else {
+    // The last rank waits for slow batches at the same line, before.
+    let Some((target, seen)) = hanging("worker", "loop", |seen| stuck_worker(seen).is_some())
+    else {
         return;
     };
     check_others(&seen);
@@ -132,14 +154,7 @@ fn a_rank_whose_worker_is_stuck_in_a_read() {
         last["threads"][0]["waits_for"]["kind"], "input_queue",
         "{last:#}"
     );
-    let processes = seen["processes"].as_array().unwrap();
-    let stuck = processes.iter().find(|process| {
-        process["role"] == "dataloader_worker"
-            && process["trainer_pid"] == last["pid"]
-            && process["threads"][0]["at"]["line"] == marked("hang_ranks.py", "worker")
-    });
-    let stuck = stuck.unwrap_or_else(|| panic!("no worker at the read: {seen:#}"));
-    assert_eq!(stuck["threads"][0]["syscall"], "read");
+    let stuck = stuck_worker(&seen).unwrap();
     let shown = dump(target.pid(), &[]);
     let pid = stuck["pid"].as_i64().unwrap();
     assert!(
@@ -150,7 +165,7 @@ fn a_rank_whose_worker_is_stuck_in_a_read() {
 
 #[test]
 fn a_rank_that_holds_the_gil_in_c() {
-    let Some((_target, seen)) = hanging("gil", "gil") else {
+    let Some((_target, seen)) = hanging("gil", "gil", |_| true) else {
         return;
     };
     check_others(&seen);
@@ -161,7 +176,7 @@ fn a_rank_that_holds_the_gil_in_c() {
 
 #[test]
 fn tensors_are_read_from_outside() {
-    let Some((target, _)) = hanging("python", "python") else {
+    let Some((target, _)) = hanging("python", "python", |_| true) else {
         return;
     };
     let value: Value = serde_json::from_str(&dump(target.pid(), &["--json", "--locals"])).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::faults::{marked, program};
 use crate::installed::{spark_python, tables_python, torch_python};
-use crate::torchspy;
+use crate::{STEADY, torchspy};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -18,16 +18,13 @@ fn record(python: &Path, folder: &Path, slow: i32) {
     let ran = Command::new(python)
         .args(["-m", "torch.distributed.run", "--standalone"])
         .args(["--nproc-per-node", RANKS, "--no-python"])
-        .args([
-            env!("CARGO_BIN_EXE_torchspy"),
-            "record",
-            "-o",
-            &pattern,
-            "--",
-        ])
+        .args([env!("CARGO_BIN_EXE_torchspy"), "record"])
+        .args(STEADY)
+        .args(["-o", &pattern, "--"])
         .arg(python)
         .args([&program("slow_rank.py"), "--slow-rank", &slow.to_string()])
-        .args(["--steps", "80", "--rounds", "400000"])
+        // More than a rank that has no CPU for some seconds costs the others.
+        .args(["--steps", "160", "--rounds", "400000"])
         .output()
         .unwrap();
     assert!(ran.status.success(), "{}", said(&ran));
@@ -132,9 +129,13 @@ fn record_mesh(python: &Path, folder: &Path, options: &[&str]) {
     let ran = Command::new(python)
         .args(["-m", "torch.distributed.run", "--standalone"])
         .args(["--nproc-per-node", RANKS, "--no-python", torchspy])
-        .args(["record", "-o", &pattern, "--"])
+        .arg("record")
+        .args(STEADY)
+        .args(["-o", &pattern, "--"])
         .arg(python)
-        .args([&program("mesh_ranks.py"), "--steps", "150"])
+        // Several seconds: a recorder that has no CPU for some of them finds the mesh in the
+        // others.
+        .args([&program("mesh_ranks.py"), "--steps", "400"])
         .args(options)
         .output()
         .unwrap();

@@ -1,7 +1,7 @@
 //! A recording of real torch: the operator is found, with its lines, its module and its node.
 
 use crate::native_live::{full_report, torch_python};
-use crate::{marked, torchspy};
+use crate::{STEADY, marked, missed_s, torchspy};
 use serde_json::Value;
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/op_heavy.py");
@@ -15,7 +15,9 @@ fn a_matrix_product_is_found_in_forward_and_in_backward() {
     let recording = folder.path().join("run.tspy");
     // About 150 products of 1.1 GFLOP, two of three in backward.
     let recorded = torchspy()
-        .args(["record", "-o"])
+        .arg("record")
+        .args(STEADY)
+        .arg("-o")
         .arg(&recording)
         .arg("--")
         .arg(python)
@@ -45,7 +47,13 @@ fn a_matrix_product_is_found_in_forward_and_in_backward() {
     assert!(own > 0.7 * inside, "{own} of {inside} s: {table}");
     let forward = first["phases"]["forward"].as_f64().unwrap();
     let backward = first["phases"]["backward"].as_f64().unwrap();
-    assert!(backward > forward && forward > 0.0, "{first}");
+    // What a late poll or a wait for a CPU adds may be all in one of them.
+    let cpu_wait = table["inside_s"]["cpu_wait"].as_f64().unwrap_or(0.0);
+    let strayed = missed_s(&report) + cpu_wait;
+    assert!(
+        backward + strayed > forward && forward > 0.0 && backward > 0.0,
+        "{strayed}: {first}"
+    );
 
     let site = |phase: &str| {
         let sites = first["sites"].as_array().unwrap();

