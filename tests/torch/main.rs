@@ -6,7 +6,7 @@
     reason = "tests"
 )]
 
-use faults::marked;
+use faults::{How, Recorded, Recorder, marked};
 use serde_json::Value;
 use std::process::{Command, Stdio};
 
@@ -34,6 +34,18 @@ mod native_live;
 /// Sampling that goes on on a busy machine: within the usual bound of 2 %, a stop of 0.1 s, in
 /// which a thread waited for a CPU, leaves out those of the next 5 s.
 const STEADY: [&str; 2] = ["--max-stopped", "off"];
+
+/// The recording of a launched program, sampled steadily.
+fn record(words: &[&str]) -> Recorded {
+    let how = How {
+        options: &STEADY,
+        ..How::default()
+    };
+    let command = Recorder::launch_command(words, how);
+    Recorder::spawn(command, tempfile::tempdir().unwrap())
+        .finish()
+        .expect_success()
+}
 
 /// Time for which late polls stood besides their own periods.
 fn missed_s(report: &Value) -> f64 {

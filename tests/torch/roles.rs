@@ -1,8 +1,8 @@
 //! A real torchrun job: every process is named by its role, and what is no Python is tolerated.
 
-use crate::faults::{How, Recorded, Recorder, output_of, program};
+use crate::faults::{output_of, program};
 use crate::native_live::torch_python;
-use crate::{STEADY, missed_s};
+use crate::{missed_s, record};
 use serde_json::Value;
 use std::process::Command;
 
@@ -47,17 +47,6 @@ fn threads_of(dump: &str, pid: &Value) -> String {
         .skip(1)
         .filter(|text| text.contains(&format!(" of {id}: ")))
         .collect()
-}
-
-fn record(words: &[&str]) -> Recorded {
-    let how = How {
-        options: &STEADY,
-        ..How::default()
-    };
-    let command = Recorder::launch_command(words, how);
-    Recorder::spawn(command, tempfile::tempdir().unwrap())
-        .finish()
-        .expect_success()
 }
 
 /// Two Gloo ranks below torchrun, two DataLoader workers below each. The workers inherit RANK and

@@ -1,21 +1,10 @@
 //! Real torch: what a starving loop's workers do, and which rank the others wait for.
 
-use crate::faults::{How, Recorded, Recorder, program};
+use crate::faults::{Recorded, program};
 use crate::native_live::torch_python;
-use crate::{STEADY, marked};
+use crate::{marked, record};
 use serde_json::Value;
 use std::path::Path;
-
-fn record(words: &[&str]) -> Recorded {
-    let how = How {
-        options: &STEADY,
-        ..How::default()
-    };
-    let command = Recorder::launch_command(words, how);
-    Recorder::spawn(command, tempfile::tempdir().unwrap())
-        .finish()
-        .expect_success()
-}
 
 fn loader(python: &Path, workers: &str, steps: &str) -> Recorded {
     record(&[
