@@ -10,7 +10,7 @@
 mod faults;
 mod installed;
 
-use faults::{TORCHSPY, program, python};
+use faults::{TORCHSPY, missed_s, program, python};
 use serde_json::Value;
 use std::process::{Command, Stdio};
 
@@ -60,8 +60,7 @@ fn check(version: &str) {
         .unwrap();
     let report: Value = serde_json::from_slice(&report.stdout).unwrap();
     let rows = report["waits"].as_array().unwrap();
-    let quality = &report["quality"];
-    let missed = quality["missed_ticks"].as_f64().unwrap() / quality["asked_hz"].as_f64().unwrap();
+    let missed = missed_s(&report);
     if missed > MISSED {
         println!("skipped: the machine is too busy: {missed:.2} s passed without a sample");
         return;

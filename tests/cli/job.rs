@@ -1,7 +1,8 @@
 //! Recording a job: names made of facts, whose files never collide, and ranks that are left out.
 
 use crate::faults::{
-    Output, Recorder, TORCHSPY, Target, any_python, assert_error, output_of, program, wait_until,
+    Output, Recorder, TORCHSPY, Target, any_python, assert_error, missed_s, output_of, program,
+    wait_until,
 };
 use crate::installed::torch_python;
 use std::fs;
@@ -439,8 +440,7 @@ fn around_a_launcher_only_chosen_ranks_and_their_workers_are_sampled() {
     let printed = String::from_utf8_lossy(&output.stdout);
     let took = printed.lines().find_map(|line| line.strip_prefix("1 "));
     let took_s: f64 = took.unwrap().parse().unwrap();
-    let quality = |key: &str| report["quality"][key].as_f64().unwrap();
-    let missed_s = quality("missed_ticks") / quality("asked_hz");
+    let missed_s = missed_s(&report);
     assert!(
         sampled_s < 0.5 + took_s + missed_s,
         "only before its exec, {took_s} s, and {missed_s} s without a poll: {text}"

@@ -397,6 +397,16 @@ pub fn stacks_cut_by(dump: &str, reason: &str) -> usize {
     dump.lines().filter(|line| line.trim() == wanted).count()
 }
 
+/// Sampling that goes on on a busy machine: within the usual bound of 2 %, a stop of 0.1 s, in
+/// which a thread waited for a CPU, leaves out those of the next 5 s.
+pub const STEADY: [&str; 2] = ["--max-stopped", "off"];
+
+/// Time for which late polls stood besides their own periods, in a JSON report, s.
+pub fn missed_s(report: &serde_json::Value) -> f64 {
+    let quality = |key: &str| report["quality"][key].as_f64().unwrap();
+    quality("missed_ticks") / quality("asked_hz")
+}
+
 /// Seconds of all stacks in a dump that hold `part`.
 pub fn seconds_with(dump: &str, part: &str) -> f64 {
     let stacks = dump.split("\n  S").skip(1);

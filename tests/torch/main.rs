@@ -6,8 +6,7 @@
     reason = "tests"
 )]
 
-use faults::{How, Recorded, Recorder, marked};
-use serde_json::Value;
+use faults::{How, Recorded, Recorder, STEADY, marked, missed_s};
 use std::process::{Command, Stdio};
 
 mod agent;
@@ -31,10 +30,6 @@ mod installed;
 #[path = "../native_live/mod.rs"]
 mod native_live;
 
-/// Sampling that goes on on a busy machine: within the usual bound of 2 %, a stop of 0.1 s, in
-/// which a thread waited for a CPU, leaves out those of the next 5 s.
-const STEADY: [&str; 2] = ["--max-stopped", "off"];
-
 /// The recording of a launched program, sampled steadily.
 fn record(words: &[&str]) -> Recorded {
     let how = How {
@@ -45,12 +40,6 @@ fn record(words: &[&str]) -> Recorded {
     Recorder::spawn(command, tempfile::tempdir().unwrap())
         .finish()
         .expect_success()
-}
-
-/// Time for which late polls stood besides their own periods.
-fn missed_s(report: &Value) -> f64 {
-    let quality = |key: &str| report["quality"][key].as_f64().unwrap();
-    quality("missed_ticks") / quality("asked_hz")
 }
 
 fn torchspy() -> Command {
