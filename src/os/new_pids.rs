@@ -11,9 +11,9 @@ use std::time::Duration;
 
 /// Above this number of new pids, listing all processes is cheaper than checking each.
 const MAX_NEW: u64 = 64;
-/// A pid is allocated before its process appears in /proc: a fork of a large program first copies
-/// its page tables. A missing pid is checked again after this time, then each time the wait has
-/// doubled, until it is given up.
+/// A pid is allocated before its process appears in /proc, and the parent may lose its CPU in
+/// between. A missing pid is checked again after this time, then each time the wait has doubled,
+/// until it is given up.
 const FIRST_WAIT_NS: u64 = 10_000_000;
 const LONGEST_WAIT_NS: u64 = 500_000_000;
 
@@ -60,6 +60,8 @@ pub struct PidSeries {
     last: Option<u64>,
     before: Option<u64>,
     awaited: Vec<Awaited>,
+    /// How long a missing pid is awaited before it is checked again, ns.
+    first_wait_ns: u64,
     /// When the pids to check were last given, CLOCK_MONOTONIC.
     polled_ns: u64,
 }
@@ -86,8 +88,15 @@ impl PidSeries {
             last: None,
             before: None,
             awaited: Vec::new(),
+            first_wait_ns: FIRST_WAIT_NS,
             polled_ns: 0,
         }
+    }
+
+    /// A process need not be found sooner than `period` after its start.
+    pub fn look_every(&mut self, period: Duration) {
+        let period_ns = u64::try_from(period.as_nanos()).unwrap_or(LONGEST_WAIT_NS);
+        self.first_wait_ns = period_ns.clamp(FIRST_WAIT_NS, LONGEST_WAIT_NS);
     }
 
     /// The pids to check at `now_ns` (CLOCK_MONOTONIC); `newest` is the newest pid (`None`: not
@@ -137,12 +146,13 @@ impl PidSeries {
     /// Removes the pids that were found, and those that were awaited for too long. The others are
     /// checked again when they were awaited for twice as long.
     pub fn found(&mut self, now_ns: u64, is_there: impl Fn(i32) -> bool) {
+        let first_wait_ns = self.first_wait_ns;
         self.awaited.retain_mut(|awaited| {
             if awaited.check_ns > self.polled_ns {
                 return true;
             }
             let waited_ns = now_ns.saturating_sub(awaited.since_ns);
-            awaited.check_ns = now_ns + waited_ns.max(FIRST_WAIT_NS);
+            awaited.check_ns = now_ns + waited_ns.max(first_wait_ns);
             waited_ns < LONGEST_WAIT_NS && !is_there(awaited.pid)
         });
     }
@@ -152,7 +162,7 @@ impl PidSeries {
     pub fn wait(&self, now_ns: u64) -> Option<Duration> {
         let latest_ns = self.awaited.iter().map(|awaited| awaited.since_ns).max()?;
         let waited_ns = now_ns.saturating_sub(latest_ns);
-        Some(Duration::from_nanos(waited_ns.max(FIRST_WAIT_NS)))
+        Some(Duration::from_nanos(waited_ns.max(self.first_wait_ns)))
     }
 }
 

@@ -180,6 +180,11 @@ impl ProcessWatch {
         Ok(())
     }
 
+    /// A new process need not be found sooner than `period` after its start.
+    pub fn look_every(&mut self, period: Duration) {
+        self.series.look_every(period);
+    }
+
     /// Sleeps until a member exits, `bell` is rung, or `timeout` has passed. Members without a
     /// pidfd (before Linux 5.3) do not wake it.
     pub fn wait(&self, bell: &Bell, timeout: Duration) {

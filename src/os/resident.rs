@@ -42,6 +42,10 @@ const RECENT_PAGES: usize = 256;
 /// Is the address of no page.
 const NO_PAGE: u64 = u64::MAX;
 
+fn is_within(known: &[(u64, u64)], address: u64, end: u64) -> bool {
+    known.iter().any(|&(from, to)| from <= address && end <= to)
+}
+
 /// The state of a page, from the page table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Page {
@@ -138,6 +142,10 @@ impl ResidentMemory {
                 return;
             }
             let end = address.saturating_add(length as u64);
+            // Objects of one interpreter lie in few pages.
+            if is_within(&known, address, end) {
+                continue;
+            }
             let start = address & !(PAGE - 1);
             let mut present_to = start;
             self.each_page(address, end, |page, state| {
@@ -208,11 +216,9 @@ impl ResidentMemory {
     /// The parts of a range up to its first missing page: lengths, and whether they are holes.
     fn pieces(&self, address: u64, length: usize) -> Vec<(usize, bool)> {
         let end = address.saturating_add(length as u64);
-        let known = self.known.borrow();
-        if known.iter().any(|&(from, to)| from <= address && end <= to) {
+        if is_within(&self.known.borrow(), address, end) {
             return vec![(length, false)];
         }
-        drop(known);
         let mut recent = self.recent.borrow_mut();
         if recent.hold(address, end) {
             return vec![(length, false)];

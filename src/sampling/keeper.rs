@@ -113,6 +113,7 @@ impl Keeper {
         control: Arc<Control>,
     ) -> io::Result<Self> {
         let mut watch = ProcessWatch::new(root_pid)?;
+        watch.look_every(Duration::from_secs_f64(options.rate_hz.max(1.0).recip()));
         for &pid in &options.more_roots {
             // It has ended in the meantime.
             let _ = watch.add_root(pid);

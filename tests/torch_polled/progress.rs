@@ -56,6 +56,19 @@ fn lacks_a_pass(report: &Value, truth: &Value) -> bool {
     lacks
 }
 
+/// Whether polls were missed for longer than a step, so that steps and batches are not told apart
+/// one by one; says so.
+fn lacks_a_step(report: &Value, truth: &Value) -> bool {
+    let step_ms: Vec<f64> = serde_json::from_value(truth["step_ms"].clone()).unwrap();
+    let shortest_s = step_ms.iter().copied().fold(f64::INFINITY, f64::min) / 1000.0;
+    let missed_s = missed_s(report);
+    let lacks = missed_s > shortest_s;
+    if lacks {
+        println!("skipped: the machine is too busy to see each step: {missed_s} s were missed");
+    }
+    lacks
+}
+
 #[test]
 fn steps_and_epochs_are_the_scripts_own() {
     let folder = tempfile::tempdir().unwrap();
@@ -82,8 +95,16 @@ fn steps_and_epochs_are_the_scripts_own() {
         println!("skipped: the machine is too busy to tell passes apart");
         return;
     };
-    assert_eq!(progress["more_batches"], lacking > 0, "{progress}");
-    assert_eq!(progress["batches_per_step"], 1);
+    if lacks_a_step(&report, &truth) {
+        return;
+    }
+    let quality = &report["quality"];
+    assert_eq!(
+        progress["more_batches"],
+        lacking > 0,
+        "{progress} {quality}"
+    );
+    assert_eq!(progress["batches_per_step"], 1, "{progress} {quality}");
     // A pass that is over in a moment may be missed.
     let Some(evaluated) = progress["evaluation"]["batches"].as_u64() else {
         // Each pass that evaluates has an end of a step that may have been in it.

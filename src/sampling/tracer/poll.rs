@@ -107,7 +107,6 @@ impl Poll {
             thread.reuse();
             return Found::Accounted;
         }
-        backoff.reset();
         let previous = thread.last;
         let ran = thread.advance(now);
         thread.ledger.add_scheduled(ran);
@@ -116,6 +115,9 @@ impl Poll {
             Ok(whereabouts) => whereabouts,
             Err(error) => return unreadable(thread, &error),
         };
+        let elapsed_ns = tick.weight_ns() + thread.ledger.unpolled_ns();
+        let sleeps = whereabouts != Whereabouts::Running;
+        backoff.record_activity(ran.0 + ran.1, elapsed_ns, sleeps);
         let mut candidate = Candidate {
             process: index,
             thread: at,
@@ -123,7 +125,7 @@ impl Poll {
             asleep: None,
             woke: false,
             sleeps_briefly: (now.slices.saturating_sub(previous.slices)) * 1_000_000
-                > BRIEF_PER_MS * (tick.weight_ns() + thread.ledger.unpolled_ns()),
+                > BRIEF_PER_MS * elapsed_ns,
             stop_would_interrupt: thread.calls.stop_would_interrupt(
                 (ran.0, tick.weight_ns()),
                 now.slices != previous.slices,
@@ -138,7 +140,7 @@ impl Poll {
             is_awaited(thread.tid)
                 && !matches!(thread.files.stat(), Ok((ThreadState::Uninterruptible, _)))
         };
-        if whereabouts == Whereabouts::Running || is_stopped() {
+        if !sleeps || is_stopped() {
             process.stopped = Some(false);
             return Found::Candidate(candidate);
         }

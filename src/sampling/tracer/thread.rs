@@ -62,9 +62,10 @@ pub(super) struct TracedThread {
 /// polled in most ticks.
 ///
 /// A thread that has long been asleep is polled in every second tick, later in every fourth,
-/// eighth, … The choice of ticks does not depend on what the thread does, and a poll stands for the
-/// ticks before it, so shares stay unbiased; polling 160 threads then costs a fifth. A process's
-/// first thread, which usually is the one that trains, is polled in every tick.
+/// eighth, …; one that keeps waking, each time for a moment, in every second tick. The choice of
+/// ticks does not depend on what the thread does, and a poll stands for the ticks before it, so
+/// shares stay unbiased; polling 160 threads then costs a fifth. A process's first thread, which
+/// usually is the one that trains, is polled in every tick.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Backoff {
     /// Spreads the polls of threads over the ticks.
@@ -72,6 +73,9 @@ pub(super) struct Backoff {
     pub(super) is_first: bool,
     /// Successive polls that found it in the same sleep.
     pub(super) quiet_polls: u32,
+    /// Successive polls that found it asleep, and to have run for a moment at most since the poll
+    /// before.
+    idle_polls: u32,
 }
 
 impl Backoff {
@@ -80,33 +84,50 @@ impl Backoff {
             number: thread.id.index() as u32,
             is_first: thread.is_first,
             quiet_polls: 0,
+            idle_polls: 0,
         }
     }
 
     /// Whether the thread is polled in tick number `tick`, which is `weight_ns` long.
     pub(super) fn is_due(self, tick: u64, weight_ns: u64) -> bool {
         let doublings = (self.quiet_polls / POLLS_PER_STRIDE).min(MAX_DOUBLINGS);
+        let doublings = doublings.max((self.idle_polls / POLLS_PER_STRIDE).min(1));
         if doublings == 0 || self.is_first {
             return true;
         }
-        let longest = MAX_UNPOLLED_NS / weight_ns.max(1);
-        let stride = (1 << doublings).min(longest.checked_ilog2().map_or(1, |log| 1 << log));
+        let longest = (MAX_UNPOLLED_NS / weight_ns.max(1)).max(1);
+        let stride = (1 << doublings).min(longest);
         (tick + u64::from(self.number)).is_multiple_of(stride)
     }
 
     /// A poll found it in the same sleep as before.
     pub(super) fn record_same_sleep(&mut self) {
         self.quiet_polls = self.quiet_polls.saturating_add(1);
+        self.idle_polls = self.idle_polls.saturating_add(1);
     }
 
     /// Polls it in every tick again.
     pub(super) fn reset(&mut self) {
+        (self.quiet_polls, self.idle_polls) = (0, 0);
+    }
+
+    /// A poll found that it has run, or waited for a CPU, for `active_ns` of the `elapsed_ns` since
+    /// the poll before, and whether it sleeps.
+    pub(super) fn record_activity(&mut self, active_ns: u64, elapsed_ns: u64, sleeps: bool) {
         self.quiet_polls = 0;
+        let is_idle = sleeps && active_ns < elapsed_ns / IDLE_SHARE;
+        self.idle_polls = if is_idle {
+            self.idle_polls.saturating_add(1)
+        } else {
+            0
+        };
     }
 }
 
 /// Polls in the same sleep after which a thread is polled half as often.
 const POLLS_PER_STRIDE: u32 = 16;
+/// A thread that runs for less than this part of its time, as its divisor, only wakes for moments.
+const IDLE_SHARE: u64 = 20;
 /// Most halvings of the poll rate.
 const MAX_DOUBLINGS: u32 = 7;
 /// Longest time between two polls of a sleeper, ns: the latest that a wake-up is noticed.
