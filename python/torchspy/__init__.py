@@ -1,0 +1,12 @@
+"""torchspy: a sampling profiler for PyTorch trainers.
+
+The profiler is the command ``torchspy`` (also ``python -m torchspy``), which needs no change of the program that it
+profiles. This package is for what a program or a notebook may want besides::
+
+    frames = torchspy.load("run.tspy")           # the samples of a recording, as a data frame
+"""
+
+from ._load import RecordingError, load
+from ._program import find_program
+
+__all__ = ["RecordingError", "find_program", "load"]
