@@ -238,6 +238,10 @@ pub(crate) struct SamplingArguments {
     /// sampled processes use
     #[arg(long, value_name = "all|none|LIST")]
     pub(crate) gpu: Option<String>,
+    /// Do not ask NCCL which ranks are behind when nothing moves for long (its RAS socket on this
+    /// machine)
+    #[arg(long)]
+    pub(crate) no_ras: bool,
     /// Keep passwords, tokens and keys in command lines: without it they are replaced by <redacted>
     #[arg(long)]
     pub(crate) no_redact: bool,

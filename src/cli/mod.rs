@@ -38,6 +38,7 @@ mod plan;
 mod program_log;
 mod progress;
 mod pyspy;
+mod ras;
 mod regions;
 mod regular;
 mod rules;

@@ -123,8 +123,7 @@ impl Monitor {
                 let process = segment.tables.processes.get(info.process.index())?;
                 Some((process.pid, info.number, info.kind))
             });
-            // Batches are evaluated, too, and at another pace.
-            if let Some(key) = key.filter(|(_, _, kind)| counts_steps(*kind)) {
+            if let Some(key) = key.filter(|(_, _, kind)| kind.counts_steps()) {
                 let onset = self.onsets.entry(key).or_default();
                 slow = slow.or(onset.add(point.time_ns, point.value, deviations));
             }
@@ -163,16 +162,6 @@ impl Monitor {
         let was_idle = std::mem::replace(&mut self.is_idle, mean < below);
         (self.is_idle && !was_idle)
             .then(|| format!("GPU utilization was {:.0} % over 30 s", mean * 100.0))
-    }
-}
-
-fn counts_steps(kind: CounterKind) -> bool {
-    match kind {
-        CounterKind::ParameterVersion
-        | CounterKind::OptimizerState
-        | CounterKind::TrainerSteps
-        | CounterKind::LightningSteps => true,
-        CounterKind::Batches | CounterKind::LightningEpochs => false,
     }
 }
 

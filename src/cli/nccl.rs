@@ -5,7 +5,7 @@ use crate::model::nccl_ras::{Member, Ras, RasAnswer};
 use crate::os::nccl_ras::{DEFAULT_ADDRESS, ask, is_own};
 use crate::os::process_info::read_process_info;
 use crate::os::redaction::Redaction;
-use crate::os::threads::ThreadFiles;
+use crate::os::threads::{ThreadFiles, thread_names};
 use crate::torch::nccl_ras::parse_ras;
 use rustc_hash::FxHashMap;
 use std::net::IpAddr;
@@ -23,17 +23,23 @@ pub(super) fn ask_nccl(dump: &Dump) -> Vec<RasAnswer> {
         .iter()
         .filter(|each| uses_nccl(each))
         .collect();
+    let pids: Vec<i32> = users.iter().map(|process| process.pid).collect();
+    ask_sockets(&pids, |_| true)
+}
+
+/// What the RAS sockets of these processes answer, as far as their addresses may be asked.
+pub(super) fn ask_sockets(users: &[i32], mut may_ask: impl FnMut(&str) -> bool) -> Vec<RasAnswer> {
     // Pids by what the processes themselves take for theirs.
     let inner: FxHashMap<i32, i32> = users
         .iter()
-        .map(|process| {
-            let own = ThreadFiles::open(process.pid, process.pid).inner_tid();
-            (own.unwrap_or(process.pid), process.pid)
+        .map(|&pid| {
+            let own = ThreadFiles::open(pid, pid).inner_tid();
+            (own.unwrap_or(pid), pid)
         })
         .collect();
     let mut sockets: Vec<Result<String, &'static str>> = Vec::new();
-    for process in &users {
-        let socket = socket_of(process.pid);
+    for &pid in users {
+        let socket = socket_of(pid);
         if !sockets.contains(&socket) && sockets.len() < MAX_SOCKETS {
             sockets.push(socket);
         }
@@ -42,6 +48,12 @@ pub(super) fn ask_nccl(dump: &Dump) -> Vec<RasAnswer> {
         Err(why) => RasAnswer {
             address: DEFAULT_ADDRESS.to_owned(),
             ras: Err(why.to_owned()),
+        },
+        Ok(address) if !may_ask(&address) => RasAnswer {
+            address,
+            ras: Err(
+                "another recorder of this machine asks: its recording has the answer".to_owned(),
+            ),
         },
         Ok(address) => {
             let ras = ask(&address, PATIENCE)
@@ -61,13 +73,21 @@ fn uses_nccl(process: &DumpedProcess) -> bool {
             let name = file.rsplit('/').next().unwrap_or(file);
             name.starts_with("libnccl.so")
         };
-        thread.name.starts_with("pt_nccl")
-            || thread.name.starts_with("NCCL ")
+        is_thread_of_nccl(&thread.name)
             || thread
                 .frames
                 .iter()
                 .any(|frame| !frame.is_python && is_nccl(&frame.file))
     })
+}
+
+/// The same of a process, by the names of its threads alone.
+pub(super) fn has_threads_of_nccl(pid: i32) -> bool {
+    thread_names(pid).iter().any(|name| is_thread_of_nccl(name))
+}
+
+fn is_thread_of_nccl(name: &str) -> bool {
+    name.starts_with("pt_nccl") || name.starts_with("NCCL ")
 }
 
 /// Where the RAS of a process listens, by its environment; or why it does not.
@@ -114,6 +134,9 @@ fn of_here(mut ras: Ras, inner: &FxHashMap<i32, i32>) -> Result<Ras, String> {
     }
     match is_known {
         true => Ok(ras),
-        false => Err("another job answers there: none of its processes is in this dump".to_owned()),
+        false => Err(
+            "another job answers there: none of its processes is among those that are read here"
+                .to_owned(),
+        ),
     }
 }

@@ -126,6 +126,8 @@ pub(crate) struct RecordPlan {
     pub(crate) spool: Option<PathBuf>,
     /// The page is opened at the end.
     pub(crate) open: bool,
+    /// NCCL is asked when nothing moves for long.
+    pub(crate) ras: bool,
     pub(crate) snapshot: Option<SnapshotEvery>,
     /// `None`: recording begins at once.
     pub(crate) trigger: Option<Trigger>,
@@ -148,6 +150,8 @@ pub(crate) struct SnapshotEvery {
 pub(crate) struct TopPlan {
     pub(crate) target: Target,
     pub(crate) options: SessionOptions,
+    /// NCCL is asked when nothing moves for long.
+    pub(crate) ras: bool,
     pub(crate) regions: Vec<Region>,
     pub(crate) rules: Rules,
 }
@@ -433,6 +437,7 @@ impl RecordPlan {
         if let Some(folder) = trigger.as_ref().and_then(|each| each.folder.as_ref()) {
             output_pattern::check_path(folder)?;
         }
+        let ras = !arguments.sampling.no_ras;
         let options = SessionOptions {
             ranks: arguments.ranks.as_deref().map(parse_ranks).transpose()?,
             ..session_options(arguments.sampling, &rules)?
@@ -449,6 +454,7 @@ impl RecordPlan {
         Ok(Self {
             snapshot,
             trigger,
+            ras,
             target: Target::new(("record", "record"), arguments.pid, arguments.command)?,
             options,
             duration: arguments
@@ -497,9 +503,11 @@ fn page_arguments(
 impl TopPlan {
     fn new(arguments: TopArguments) -> Result<Self, Failure> {
         let rules = Rules::read(arguments.attribution.rules.as_deref())?;
+        let ras = !arguments.sampling.no_ras;
         let mut options = session_options(arguments.sampling, &rules)?;
         options.segment = LIVE_SEGMENT;
         Ok(Self {
+            ras,
             target: Target::new(("top", "watch"), arguments.pid, arguments.command)?,
             options,
             regions: regions::parse(&arguments.attribution.region)?,

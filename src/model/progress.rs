@@ -27,6 +27,19 @@ named!(
     }
 );
 
+impl CounterKind {
+    /// Whether it counts an optimizer's steps: batches are evaluated, too, and at another pace.
+    pub fn counts_steps(self) -> bool {
+        match self {
+            Self::ParameterVersion
+            | Self::OptimizerState
+            | Self::TrainerSteps
+            | Self::LightningSteps => true,
+            Self::Batches | Self::LightningEpochs => false,
+        }
+    }
+}
+
 /// Why means leave out the length of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
@@ -113,6 +126,9 @@ pub mod facts {
     /// The rank's groups along each dimension of a device mesh
     /// ([`text_of`](crate::model::parallel::text_of)).
     pub const DEVICE_MESH: &str = "device_mesh";
+    /// What NCCL reported while no step ended ([`KeptRas`](crate::model::nccl_ras::KeptRas)); the
+    /// last one counts.
+    pub const NCCL_RAS: &str = "nccl_ras";
 }
 
 /// A reading of a counter that gave another value than the one before, or the first or the last

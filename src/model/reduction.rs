@@ -2,6 +2,7 @@
 //! and line, small enough that those of a thousand recordings fit into memory.
 
 use super::category::{Activity, Phase, SummaryRow};
+use super::nccl_ras::KeptRas;
 use super::parallel::GroupSource;
 use super::wait::WaitKind;
 use serde::{Deserialize, Serialize};
@@ -110,6 +111,8 @@ pub struct ReducedRank {
     pub pace: Pace,
     /// The end of the run, if no step ended in it for long.
     pub still: Option<Still>,
+    /// What NCCL reported in that time.
+    pub nccl_ras: Option<KeptRas>,
 }
 
 /// Where a training thread was for most of a time without a step.

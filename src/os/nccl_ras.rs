@@ -3,6 +3,8 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::{self, net::UnixListener};
 use std::time::{Duration, Instant};
 
 /// Where RAS listens without `NCCL_RAS_ADDR` ("Environment Variables" in NCCL's user guide).
@@ -64,6 +66,37 @@ fn connect(address: &str) -> Result<TcpStream, String> {
 /// Whether an address is one of this machine's: only then can a socket have it.
 pub fn is_own(address: IpAddr) -> bool {
     address.is_loopback() || UdpSocket::bind(SocketAddr::new(address, 0)).is_ok()
+}
+
+/// The right of this process to ask an address, as long as it lasts.
+#[derive(Debug)]
+pub struct Claim {
+    address: String,
+    /// Its name is the kernel's alone, in the network namespace of the address: it is free again
+    /// when the process ends (unix(7), abstract sockets).
+    _socket: Option<UnixListener>,
+}
+
+impl Claim {
+    /// Adds the claim to an address; `false` if another process has it.
+    pub fn add(claims: &mut Vec<Self>, address: &str) -> bool {
+        if claims.iter().any(|each| each.address == address) {
+            return true;
+        }
+        let name = format!("torchspy-nccl-ras-{address}");
+        let named = unix::net::SocketAddr::from_abstract_name(name);
+        let socket = match named.and_then(|name| UnixListener::bind_addr(&name)) {
+            Ok(socket) => Some(socket),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => return false,
+            // A name that is too long.
+            Err(_) => None,
+        };
+        claims.push(Self {
+            address: address.to_owned(),
+            _socket: socket,
+        });
+        true
+    }
 }
 
 fn in_words(error: &std::io::Error) -> String {
@@ -222,6 +255,16 @@ mod tests {
                 .contains("this machine")
         );
         assert!(ask("nonsense", LONG).is_err());
+    }
+
+    #[test]
+    fn an_address_is_claimed_once() {
+        let address = format!("127.0.0.1:{}", std::process::id());
+        let (mut first, mut second) = (Vec::new(), Vec::new());
+        assert!(Claim::add(&mut first, &address) && Claim::add(&mut first, &address));
+        assert!(!Claim::add(&mut second, &address));
+        drop(first);
+        assert!(Claim::add(&mut second, &address));
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::analysis::intervals::Share;
 use crate::analysis::modules::ModuleTime;
 use crate::analysis::quality::QualitySummary;
 use crate::analysis::threads::ThreadSummary;
+use crate::model::nccl_ras::KeptRas;
 use crate::model::profile::AddedRules;
 use crate::report::tables::collectives::{Collective, SlowRank};
 use crate::report::tables::functions::FunctionRow;
@@ -101,6 +102,9 @@ pub struct Report {
     pub compile: Option<compile::Compile>,
     /// Steps, epochs and throughput; null if no counter was read.
     pub progress: Option<progress::Progress>,
+    /// What NCCL (RAS) reported while no step ended; null if it was not asked, or a step has ended
+    /// since.
+    pub nccl_ras: Option<KeptRas>,
     /// Conditions of the run; null if nothing was sampled.
     pub conditions: Option<Conditions>,
     /// Same as `rules`: rules of waits, collectives and input had a version of their own before.

@@ -16,6 +16,7 @@ mod operators;
 mod other_jobs;
 mod processes;
 mod progress;
+mod ras;
 mod sampler;
 pub mod scaling;
 pub(crate) mod table;

@@ -68,6 +68,9 @@ pub fn head(live: &Live, status: &Status, state: &State, width: usize) -> Vec<Li
             line(Kind::Verdict, text, index > 0);
         }
     }
+    for text in status.nccl_ras.iter().flat_map(|text| wrapped(text, width)) {
+        line(Kind::Alert, text, false);
+    }
     if let Some(file) = &status.recording {
         line(
             Kind::Alert,

@@ -20,6 +20,8 @@ pub struct Status {
     pub sampler: ProgressSnapshot,
     /// The target has ended: its exit, for people.
     pub ended: Option<String>,
+    /// What NCCL reports while nothing moves.
+    pub nccl_ras: Option<String>,
     /// A recording is under way into this file.
     pub recording: Option<String>,
 }

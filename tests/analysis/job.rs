@@ -6,6 +6,7 @@ use torchspy::analysis::job::parallel::Parallel;
 use torchspy::analysis::job::ranks::Rank;
 use torchspy::analysis::job::{Folded, Job};
 use torchspy::model::category::{Activity, Phase, SummaryRow};
+use torchspy::model::nccl_ras::{KeptRas, Member, RasFact, RasFinding, RasSummary};
 use torchspy::model::parallel::{GroupSource, text_of};
 use torchspy::model::reduction::{Bin, Place, ReducedRank, ReducedRow, Reduction, Still, SyncEnd};
 use torchspy::model::wait::WaitKind;
@@ -400,7 +401,50 @@ fn a_run_that_ends_without_steps_says_so() {
         });
     }
     let ranks = reductions.len();
+    // What one rank was told is the job's.
+    let member = Member {
+        rank: 3,
+        host: "10.0.0.1".to_owned(),
+        pid: reductions[3].ranks[0].pid,
+        is_here: false,
+    };
+    let finding = RasFinding {
+        hash: "0x1".to_owned(),
+        size: ranks as u32,
+        what: RasFact::Missing {
+            member,
+            unresponsive: true,
+            dead: false,
+        },
+    };
+    let error = |why: &str| RasSummary {
+        error: Some(why.to_owned()),
+        ..RasSummary::default()
+    };
+    let answer = RasSummary {
+        findings: vec![finding],
+        ..RasSummary::default()
+    };
+    for (at, answer) in [error("another recorder asks"), answer]
+        .into_iter()
+        .enumerate()
+    {
+        reductions[at].ranks[0].nccl_ras = Some(KeptRas {
+            time_ns: 1,
+            answers: vec![answer],
+        });
+    }
     let text = render_job(&answers(reductions, None), false);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("rank 3 is missing, it does not respond"),
+        "{text}"
+    );
+    assert!(
+        words.contains("on 10.0.0.1: at train.py:69 (lock)"),
+        "{text}"
+    );
+    assert!(!words.contains("another recorder"), "{text}");
     assert!(text.contains("no step ended in the last 100.0 s"), "{text}");
     assert!(
         text.contains("rank 3 was at train.py:69 (lock) then"),

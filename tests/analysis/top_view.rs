@@ -258,6 +258,7 @@ fn what_has_ended_stays_and_says_so() {
     let status = Status {
         ended: Some("the process has ended".to_owned()),
         recording: Some("torchspy-train.tspy".to_owned()),
+        nccl_ras: Some("NCCL RAS (localhost:28028): nothing listens there".to_owned()),
         ..status()
     };
     let shown = drawn(&live, &status, &mut State::default(), (80, 24));
@@ -265,6 +266,7 @@ fn what_has_ended_stays_and_says_so() {
         shown.contains("ENDED") && shown.contains("the process has ended"),
         "{shown}"
     );
+    assert!(shown.contains("28028): nothing listens there"), "{shown}");
     assert!(
         shown.contains("recording into torchspy-train.tspy"),
         "{shown}"

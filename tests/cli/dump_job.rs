@@ -367,7 +367,11 @@ fn a_folder_of_recordings_names_the_machines() {
 }
 
 /// Ranks on this machine that no other test's `--job` finds.
-fn ranks(count: usize, name: &str, variables: &[(&str, &str)]) -> Option<(Target, String)> {
+pub(crate) fn ranks(
+    count: usize,
+    name: &str,
+    variables: &[(&str, &str)],
+) -> Option<(Target, String)> {
     let python = any_python()?;
     let job = format!("{name}-{}", std::process::id());
     let mut command = Command::new(python);
@@ -557,7 +561,7 @@ fn what_excludes_each_other_is_an_error() {
 
 /// A server that answers as NCCL's RAS does: the handshake line by line, then `status`, and the
 /// connection's end. Serves as many clients as come.
-fn nccl_ras(status: impl Fn() -> String + Send + 'static) -> String {
+pub(crate) fn nccl_ras(status: impl Fn() -> String + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
@@ -583,7 +587,7 @@ fn nccl_ras(status: impl Fn() -> String + Send + 'static) -> String {
 
 /// NCCL's JSON for three ranks of which one is behind, with the keys and the order of
 /// `rasDumpCommsToJSON`.
-fn status(pids: &[String]) -> String {
+pub(crate) fn status(pids: &[String]) -> String {
     let rank = |rank: usize, count: u64| {
         json!({
             "rank": rank, "host": "127.0.0.1", "pid": pids[rank].parse::<i64>().unwrap(), "cuda_dev": rank, "nvml_dev": rank,

@@ -26,7 +26,7 @@ pub struct Discrepancy {
 /// Maximum number of conditions that are compared: a recording is untrusted input.
 const MOST_CONDITIONS: usize = 100;
 /// Conditions that only locate something, or that [`FACTS`] covers.
-const IS_SAID_ELSEWHERE: &[&str] = &[facts::FUNCTION, facts::TORCH];
+const IS_SAID_ELSEWHERE: &[&str] = &[facts::FUNCTION, facts::TORCH, facts::NCCL_RAS];
 
 /// A property of a run, as text.
 type Fact = fn(&Run<'_>) -> String;

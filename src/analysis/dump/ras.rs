@@ -1,36 +1,58 @@
 //! What NCCL's RAS shows of a job: ranks that have launched fewer collectives than the others, and
 //! ranks that are missing.
 
-use crate::model::nccl_ras::{Communicator, Member, Ras};
+use crate::analysis::progress::standstill::Standstill;
+use crate::model::nccl_ras::{
+    Communicator, KeptRas, Member, OddRanks, Ras, RasAnswer, RasFact, RasFinding, RasSummary,
+};
+use crate::model::profile::Profile;
+use crate::model::progress::facts;
 use rustc_hash::FxHashMap;
 
-/// Something that RAS shows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RasFinding {
-    /// The communicator: its hash, and its size.
-    pub hash: String,
-    pub size: u32,
-    pub what: RasFact,
+/// Findings of an answer that are listed, and of each the counts, and the ranks of each count: the
+/// text of one condition of a recording has room for it.
+const FINDINGS: usize = 16;
+const COUNTS: usize = 4;
+const MEMBERS: usize = 8;
+
+/// What is odd in an answer.
+pub fn summary(answer: &RasAnswer) -> RasSummary {
+    let address = answer.address.clone();
+    let ras = match &answer.ras {
+        Ok(ras) => ras,
+        Err(why) => {
+            return RasSummary {
+                address,
+                error: Some(why.clone()),
+                ..RasSummary::default()
+            };
+        }
+    };
+    let mut findings = findings(ras);
+    let more = findings.len().saturating_sub(FINDINGS) as u64;
+    findings.truncate(FINDINGS);
+    RasSummary {
+        address,
+        error: None,
+        nccl_version: ras.nccl_version.clone(),
+        communicators: ras.communicators.len() as u64,
+        findings,
+        more,
+    }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RasFact {
-    /// Ranks that have launched another number of one kind of collective than most.
-    Counts {
-        kind: String,
-        /// Number, and the ranks with it: fewest ranks first.
-        odd: Vec<(u64, Vec<Member>)>,
-        /// Number that most have launched, and how many these are.
-        most: (u64, usize),
-    },
-    /// A rank without data.
-    Missing { member: Member, why: &'static str },
-    /// A rank with an asynchronous error, an `ncclResult_t`.
-    Error { member: Member, code: i32 },
+/// The last answer in a recording, if no step has ended since. `standstill` is that of a process;
+/// `None` if no step of it was seen at all.
+pub fn kept(profile: &Profile, standstill: Option<Option<Standstill>>) -> Option<KeptRas> {
+    let mut conditions = profile.sideband.conditions.iter().rev();
+    let kept = conditions.find(|each| each.name == facts::NCCL_RAS)?;
+    let kept = KeptRas::parse(&kept.value)?;
+    let since_ns = standstill.map_or(Some(0), |still| Some(still?.since_ns))?;
+    (kept.time_ns >= since_ns).then_some(kept)
 }
 
 /// All findings, missing ranks and errors first.
-pub fn findings(ras: &Ras) -> Vec<RasFinding> {
+fn findings(ras: &Ras) -> Vec<RasFinding> {
     let mut found = Vec::new();
     for communicator in &ras.communicators {
         let finding = |what| RasFinding {
@@ -40,11 +62,8 @@ pub fn findings(ras: &Ras) -> Vec<RasFinding> {
         };
         let missing = communicator.missing.iter().map(|each| RasFact::Missing {
             member: each.member.clone(),
-            why: match (each.dead, each.unresponsive) {
-                (true, _) => "NCCL considers it dead",
-                (false, true) => "it does not respond",
-                (false, false) => "it is no longer a member, or not yet",
-            },
+            unresponsive: each.unresponsive,
+            dead: each.dead,
         });
         found.extend(missing.map(finding));
         let errors = communicator
@@ -81,14 +100,18 @@ fn counts(communicator: &Communicator) -> Vec<RasFact> {
         // Of equally many ranks those that have launched less are the odd ones.
         groups.sort_by_key(|(count, members)| (members.len(), *count));
         let most = groups.pop().filter(|_| !groups.is_empty())?;
-        let owned = |members: Vec<&Member>| members.into_iter().cloned().collect();
+        let odd = groups.into_iter().take(COUNTS);
         Some(RasFact::Counts {
-            kind: (*kind).to_owned(),
-            odd: groups
-                .into_iter()
-                .map(|(count, members)| (count, owned(members)))
+            collective: (*kind).to_owned(),
+            odd: odd
+                .map(|(launched, members)| OddRanks {
+                    launched,
+                    ranks: members.len() as u64,
+                    members: members.into_iter().take(MEMBERS).cloned().collect(),
+                })
                 .collect(),
-            most: (most.0, most.1.len()),
+            most: most.0,
+            others: most.1.len() as u64,
         })
     };
     kinds.iter().filter_map(of_kind).collect()
@@ -134,16 +157,23 @@ mod tests {
     fn the_rank_that_is_behind_is_odd() {
         assert_eq!(of(communicator(&[5, 5, 5])), []);
         assert_eq!(of(communicator(&[])), []);
+        let odd = |launched| OddRanks {
+            launched,
+            ranks: 1,
+            members: vec![member(1)],
+        };
         let behind = RasFact::Counts {
-            kind: "AllReduce".to_owned(),
-            odd: vec![(4, vec![member(1)])],
-            most: (5, 2),
+            collective: "AllReduce".to_owned(),
+            odd: vec![odd(4)],
+            most: 5,
+            others: 2,
         };
         assert_eq!(of(communicator(&[5, 4, 5])), [behind]);
         let two = RasFact::Counts {
-            kind: "AllReduce".to_owned(),
-            odd: vec![(4, vec![member(1)])],
-            most: (5, 1),
+            collective: "AllReduce".to_owned(),
+            odd: vec![odd(4)],
+            most: 5,
+            others: 1,
         };
         assert_eq!(of(communicator(&[5, 4])), [two]);
     }

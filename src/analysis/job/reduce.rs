@@ -3,6 +3,7 @@
 use super::mesh::Mesh;
 use super::pace::pace;
 use crate::analysis::collectives::rendezvous;
+use crate::analysis::dump::ras::kept;
 use crate::analysis::gpu_overlay::device_of;
 use crate::analysis::of_thread;
 use crate::analysis::progress::{Counting, Step, counting};
@@ -74,6 +75,7 @@ fn rank(
     own: &[&ProfileSample],
     counting: Option<Counting>,
 ) -> ReducedRank {
+    let nccl_ras = kept(profile, counting.as_ref().map(|each| each.standstill));
     let counting = counting.unwrap_or_default();
     let steps = counting.steps.as_slice();
     let (mut bins, shift) = bins(steps);
@@ -93,6 +95,7 @@ fn rank(
         ticks: own.iter().map(|sample| u64::from(sample.ticks)).sum(),
         start_ns: own.first().map_or(0, |sample| sample.start_ns),
         nccl,
+        nccl_ras,
         ..ReducedRank::default()
     };
     if let Some(process) = process {

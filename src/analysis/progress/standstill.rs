@@ -8,9 +8,12 @@ use crate::model::profile::{Profile, ProfileSample};
 use crate::model::wait::WaitKind;
 use rustc_hash::FxHashMap;
 
-/// The time from the last step to the end of the recording, or to the program's exit.
+/// The time from the last step, or another time, to the end of the recording, or to the program's
+/// exit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Standstill {
+    /// Its start, CLOCK_MONOTONIC.
+    pub since_ns: u64,
     pub ns: u64,
     /// The line at which the training thread was for most of it, and what it waited for there.
     pub at: Option<Line>,
@@ -19,10 +22,12 @@ pub struct Standstill {
     pub share: f64,
 }
 
+/// The shortest time without a step that is worth a word, ns.
+pub const STILL_NS: u64 = 10_000_000_000;
+
 /// Whether a time without a step is worth a word: as long as this, as so many steps, and as this
 /// part of the run.
 pub fn is_long(still_ns: u64, step_ns: u64, wall_ns: u64) -> bool {
-    const STILL_NS: u64 = 10_000_000_000;
     const STILL_STEPS: u64 = 20;
     const STILL_PART: u64 = 20;
     still_ns >= STILL_NS.max(step_ns.saturating_mul(STILL_STEPS))
@@ -45,7 +50,12 @@ pub(super) fn standstill(
     let steps = later.fold(0, u64::saturating_add).max(1);
     let step_ns = last.before_ns.saturating_sub(first.before_ns) / steps;
     let wall_ns = samples.iter().map(|sample| sample.weight_ns).sum();
-    let from = samples.partition_point(|sample| sample.start_ns < last.before_ns);
+    stood(profile, samples, last.before_ns).filter(|still| is_long(still.ns, step_ns, wall_ns))
+}
+
+/// Where a thread with these samples, sorted by start, was for most of the time from `since_ns` on.
+pub fn stood(profile: &Profile, samples: &[&ProfileSample], since_ns: u64) -> Option<Standstill> {
+    let from = samples.partition_point(|sample| sample.start_ns < since_ns);
     let after = samples.get(from..)?.iter();
     let mut places: FxHashMap<(Option<Line>, Option<WaitKind>), u64> = FxHashMap::default();
     for sample in after.filter(|sample| sample.phase != Phase::Shutdown) {
@@ -55,10 +65,11 @@ pub(super) fn standstill(
     }
     let ns: u64 = places.values().sum();
     let ((at, wait), most_ns) = places.into_iter().max_by_key(|&(place, ns)| (ns, place))?;
-    is_long(ns, step_ns, wall_ns).then_some(Standstill {
+    Some(Standstill {
+        since_ns,
         ns,
         at,
         wait,
-        share: most_ns as f64 / ns as f64,
+        share: most_ns as f64 / ns.max(1) as f64,
     })
 }

@@ -9,6 +9,7 @@ use crate::cli::open_outputs::OpenOutputs;
 use crate::cli::outputs::{NameParts, RecordingSink};
 use crate::cli::plan::{Drawing, RecordPlan, Target};
 use crate::cli::progress::Progress;
+use crate::cli::ras::RasSink;
 use crate::cli::steering::{Action, Situation, Steering};
 use crate::cli::{hints, messages, output_pattern, target};
 use crate::model::run::RunInfo;
@@ -16,7 +17,7 @@ use crate::os::launch::{Exit, Running, SuspendedLaunch, reap_orphans, replace_se
 use crate::os::signals::{self, Signals};
 use crate::report::page::under_way;
 use crate::resolve::confidential::Confidential;
-use crate::sampling::session::Session;
+use crate::sampling::session::{SegmentSink, Session};
 use crate::torch::job::JobPlace;
 use crate::torch::rank_choice::RankChoice;
 use std::ffi::OsString;
@@ -223,8 +224,12 @@ fn start_session(
 ) -> Result<(Session, RecordingSink), Failure> {
     let file = outputs.recording().map_err(Failure::new)?;
     let sink = RecordingSink::start(file, run).map_err(hints::writing_failure)?;
-    let session = Session::start(run.pid, plan.options.clone(), Box::new(sink.clone()))
-        .map_err(hints::session_failure)?;
+    let to: Box<dyn SegmentSink> = match plan.ras {
+        true => Box::new(RasSink::new(sink.clone())),
+        false => Box::new(sink.clone()),
+    };
+    let session =
+        Session::start(run.pid, plan.options.clone(), to).map_err(hints::session_failure)?;
     Ok((session, sink))
 }
 

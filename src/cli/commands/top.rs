@@ -6,6 +6,7 @@ use crate::cli::failure::Failure;
 use crate::cli::outputs::resolve_recording;
 use crate::cli::plan::{Target, TopPlan};
 use crate::cli::program_log::ProgramLog;
+use crate::cli::ras::Asking;
 use crate::cli::terminal::{self, Screen, has_hung_up};
 use crate::cli::{hints, messages, target};
 use crate::live::Live;
@@ -15,6 +16,7 @@ use crate::os::fault::{self, Point};
 use crate::os::launch::{Exit, Running, SuspendedLaunch};
 use crate::os::process_info::read_stat;
 use crate::os::signals::{Signals, is_foreground};
+use crate::report::dump::ras::sentence;
 use crate::sampling::session::Session;
 use crate::top::Status;
 use crate::top::draw::{Colours, draw, plain};
@@ -123,6 +125,7 @@ struct Top {
     session: Option<Session>,
     segments: Receiver<Segment>,
     live: Live,
+    asking: Option<Asking>,
     /// What is shown while the view is paused.
     frozen: Option<Box<Live>>,
     status: Status,
@@ -153,6 +156,7 @@ impl Top {
             session: Some(session),
             segments,
             live: Live::new(run, resolve_recording, rules),
+            asking: plan.ras.then(Asking::default),
             frozen: None,
             status: Status::default(),
             state: State::default(),
@@ -273,6 +277,10 @@ impl Top {
     fn take_segments(&mut self) -> bool {
         let mut changed = false;
         while let Ok(segment) = self.segments.try_recv() {
+            if let Some(asking) = &mut self.asking {
+                asking.take(&segment);
+                self.status.nccl_ras = asking.kept().and_then(sentence);
+            }
             self.live.add(segment);
             changed = true;
         }

@@ -8,6 +8,6 @@ pub mod job_json;
 mod job_names;
 pub mod json;
 pub mod moved;
-mod ras;
+pub mod ras;
 pub mod text;
 mod thread;

@@ -1,10 +1,10 @@
 //! What NCCL's RAS reports, for people.
 
 use super::head::{place, title};
-use crate::analysis::dump::ras::{RasFact, RasFinding, findings};
+use crate::analysis::dump::ras::summary;
 use crate::analysis::dump::verdict::{doing, training_thread};
 use crate::model::dump::DumpedProcess;
-use crate::model::nccl_ras::{Member, Ras, RasAnswer};
+use crate::model::nccl_ras::{KeptRas, Member, RasAnswer, RasFact, RasFinding, RasSummary};
 use crate::model::text::printable;
 use crate::report::label::{count, counted};
 use std::fmt::Write as _;
@@ -24,57 +24,67 @@ pub(super) fn ras<'d>(
         if number == 0 {
             out.push('\n');
         }
-        let address = printable(&answer.address);
-        match &answer.ras {
-            Err(why) => {
-                let _ = writeln!(out, "NCCL RAS ({address}): {}", printable(why));
-            }
-            Ok(ras) => {
-                let version = printable(&ras.nccl_version);
-                let _ = writeln!(out, "NCCL RAS ({address}, NCCL {version})");
-                one(out, ras, &process);
-            }
+        let of = |member: &Member, size| Some(of_dumped(member, process(member, size)?));
+        for (depth, line) in lines(&summary(answer), of) {
+            let _ = writeln!(out, "{}{line}", "  ".repeat(depth));
         }
     }
 }
 
-fn one<'d>(
-    out: &mut String,
-    ras: &Ras,
-    process: &impl Fn(&Member, u32) -> Option<&'d DumpedProcess>,
-) {
-    let found = findings(ras);
-    if found.is_empty() {
-        let _ = writeln!(
-            out,
-            "  {}: in each, all ranks have launched equally many collectives",
-            counted(ras.communicators.len() as u64, "communicator")
-        );
-        return;
+/// An answer in lines, each with its depth. `of` says more of a communicator's rank, by the
+/// communicator's size.
+pub(in crate::report) fn lines(
+    answer: &RasSummary,
+    of: impl Fn(&Member, u32) -> Option<String>,
+) -> Vec<(usize, String)> {
+    let address = printable(&answer.address);
+    if let Some(why) = &answer.error {
+        return vec![(0, format!("NCCL RAS ({address}): {}", printable(why)))];
     }
-    for finding in found.iter().take(FINDINGS) {
-        let _ = writeln!(out, "  {}", words(finding));
-        let members: Vec<&Member> = match &finding.what {
-            RasFact::Counts { odd, .. } => odd.iter().flat_map(|(_, members)| members).collect(),
-            RasFact::Missing { member, .. } | RasFact::Error { member, .. } => vec![member],
-        };
+    let version = printable(&answer.nccl_version);
+    let mut out = vec![(0, format!("NCCL RAS ({address}, NCCL {version})"))];
+    if answer.findings.is_empty() {
+        let communicators = counted(answer.communicators, "communicator");
+        let equal = "in each, all ranks have launched equally many collectives";
+        out.push((1, format!("{communicators}: {equal}")));
+        return out;
+    }
+    for finding in answer.findings.iter().take(FINDINGS) {
+        out.push((1, words(finding)));
+        let members = finding.members();
         for member in members.iter().take(MEMBERS) {
-            let _ = writeln!(out, "    {}", whose(member, process(member, finding.size)));
+            let more = of(member, finding.size).unwrap_or_default();
+            out.push((2, format!("{}{more}", whose(member))));
         }
-        if members.len() > MEMBERS {
-            let _ = writeln!(out, "    and {} more", members.len() - MEMBERS);
+        let left = ranks(finding).saturating_sub(members.len().min(MEMBERS) as u64);
+        if left > 0 {
+            out.push((2, format!("and {left} more")));
         }
     }
-    if found.len() > FINDINGS {
-        let _ = writeln!(out, "  and {} more findings", found.len() - FINDINGS);
+    let left = answer.findings.len().saturating_sub(FINDINGS) as u64 + answer.more;
+    if left > 0 {
+        out.push((1, format!("and {left} more findings")));
     }
-    if found
-        .iter()
-        .any(|each| matches!(each.what, RasFact::Counts { .. }))
-    {
-        out.push_str(
-            "  numbers of a job that runs differ for moments: in a hang they stay as they are\n",
-        );
+    let is_count = |each: &RasFinding| matches!(each.what, RasFact::Counts { .. });
+    if answer.findings.iter().any(is_count) {
+        let note = "numbers of a job that runs differ for moments: in a hang they stay as they are";
+        out.push((1, note.to_owned()));
+    }
+    out
+}
+
+/// The first thing to know of what was answered.
+pub fn sentence(kept: &KeptRas) -> Option<String> {
+    let lines = lines(kept.answers.first()?, |_, _| None).into_iter();
+    let first: Vec<String> = lines.take(2).map(|(_, line)| line).collect();
+    Some(first.join(": "))
+}
+
+/// How many ranks a finding is about.
+fn ranks(finding: &RasFinding) -> u64 {
+    match &finding.what {
+        RasFact::Counts { odd, .. } => odd.iter().map(|each| each.ranks).sum(),
+        RasFact::Missing { .. } | RasFact::Error { .. } => 1,
     }
 }
 
@@ -85,7 +95,16 @@ fn words(finding: &RasFinding) -> String {
         counted(u64::from(finding.size), "rank")
     );
     match &finding.what {
-        RasFact::Missing { member, why } => {
+        RasFact::Missing {
+            member,
+            unresponsive,
+            dead,
+        } => {
+            let why = match (dead, unresponsive) {
+                (true, _) => "NCCL considers it dead",
+                (false, true) => "it does not respond",
+                (false, false) => "it is no longer a member, or not yet",
+            };
             format!("{of}: rank {} is missing, {why}", member.rank)
         }
         RasFact::Error { member, code } => {
@@ -94,41 +113,46 @@ fn words(finding: &RasFinding) -> String {
                 member.rank
             )
         }
-        RasFact::Counts { kind, odd, most } => {
-            let kind = printable(kind);
-            let several = odd.len() > 1 || odd.iter().any(|(_, members)| members.len() > 1);
+        RasFact::Counts {
+            collective,
+            odd,
+            most,
+            others,
+        } => {
+            let kind = printable(collective);
+            let several = ranks(finding) > 1;
             let each: Vec<String> = odd
                 .iter()
-                .take(MEMBERS)
-                .map(|(number, members)| match &members[..] {
-                    [only] => format!("rank {} has launched {} {kind}", only.rank, count(*number)),
-                    more => format!(
+                .map(|each| match &each.members[..] {
+                    [only] => {
+                        let launched = count(each.launched);
+                        format!("rank {} has launched {launched} {kind}", only.rank)
+                    }
+                    _ => format!(
                         "{} ranks have launched {} {kind}",
-                        more.len(),
-                        count(*number)
+                        each.ranks,
+                        count(each.launched)
                     ),
                 })
                 .collect();
-            let others = match (most.1, several) {
+            let others = match (*others, several) {
                 (1, false) => "the other".to_owned(),
                 (others, _) => format!("{others} others"),
             };
-            format!("{of}: {}, {others} {}", each.join(", "), count(most.0))
+            format!("{of}: {}, {others} {}", each.join(", "), count(*most))
         }
     }
 }
 
-/// `rank 5: pid 4242 on 10.0.0.1, which waits: read at data.py:88`.
-fn whose(member: &Member, process: Option<&DumpedProcess>) -> String {
-    let mut words = format!(
-        "rank {}: pid {} on {}",
-        member.rank,
-        member.pid,
-        printable(&member.host)
-    );
-    let Some(process) = process else {
-        return words;
-    };
+/// `rank 5: pid 4242 on 10.0.0.1`.
+fn whose(member: &Member) -> String {
+    let host = printable(&member.host);
+    format!("rank {}: pid {} on {host}", member.rank, member.pid)
+}
+
+/// `: waits: read at data.py:88`.
+fn of_dumped(member: &Member, process: &DumpedProcess) -> String {
+    let mut words = String::new();
     if process.role.rank() != Some(member.rank) {
         let _ = write!(words, ", {} of the job", title(process.role));
     }
@@ -144,7 +168,7 @@ fn whose(member: &Member, process: Option<&DumpedProcess>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::nccl_ras::{Communicator, MissingRank, RasRank};
+    use crate::model::nccl_ras::{Communicator, MissingRank, Ras, RasRank};
 
     fn member(rank: u32) -> Member {
         Member {

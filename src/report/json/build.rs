@@ -10,6 +10,7 @@ use super::verdict::verdict;
 use super::{Intervals, Itwinai, Report, SCHEMA};
 use crate::analysis::Analysis;
 use crate::analysis::conditions::conditions;
+use crate::analysis::dump::ras::kept;
 use crate::analysis::intervals::Share;
 use crate::analysis::summary::ProcessSummary;
 use crate::model::category::{Activity, Phase, SummaryRow};
@@ -65,6 +66,10 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
         backward: backward(profile, analysis),
         compile: compile(analysis),
         progress: primary.and_then(|process| progress(profile, process)),
+        nccl_ras: primary.and_then(|process| {
+            let progress = process.progress.as_ref();
+            kept(profile, progress.map(|progress| progress.standstill))
+        }),
         conditions: primary.map(|process| conditions(profile, process)),
         wait_rules: RuleSet::built_in().version,
         waits: tables::waits::waits(profile, analysis, MOST_WAITS),

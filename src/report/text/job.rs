@@ -2,6 +2,7 @@
 
 use super::format::{counted, milliseconds, place_of, printable, seconds, share_of};
 use super::other_jobs::other_jobs;
+use super::ras::{self, stood_at};
 use super::table::TextTable;
 use super::{line, sentence};
 use crate::analysis::job::Job;
@@ -10,7 +11,6 @@ use crate::analysis::job::parallel::sizes;
 use crate::analysis::job::stragglers::{Compared, Straggler};
 use crate::analysis::progress::standstill::is_long;
 use crate::model::parallel::GroupSource;
-use crate::model::reduction::Still;
 use crate::report::command::shown_command;
 use crate::report::label::ranges;
 use crate::report::naming::utc_time;
@@ -80,6 +80,7 @@ pub(crate) fn about(job: &Job) -> Vec<String> {
         ));
         all.extend(stopped_at(job));
     }
+    all.extend(ras::of_job(job));
     if !job.missing_ranks.is_empty() {
         let mut missing = job.missing_ranks.clone();
         all.push(format!(
@@ -106,18 +107,10 @@ fn without_steps(job: &Job) -> Option<u64> {
 
 /// Where ranks were for most of the time without a step: each that was at another place than most.
 fn stopped_at(job: &Job) -> Vec<String> {
-    let of = |still: &Still| {
-        let at = match &still.place {
-            Some(place) => place_of(&place.file, place.line),
-            None => "no line that is known".to_owned(),
-        };
-        let wait = still.wait.as_deref().unwrap_or("no wait");
-        format!("at {at} ({})", wait.replace('_', " "))
-    };
     let known = job
         .ranks
         .iter()
-        .filter_map(|rank| Some((rank, of(rank.facts.still.as_ref()?))));
+        .filter_map(|rank| Some((rank, stood_at(rank.facts.still.as_ref()?))));
     let known: Vec<_> = known.collect();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for (_, at) in &known {

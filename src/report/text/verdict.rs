@@ -1,8 +1,10 @@
 //! The verdict, at the top: cause, evidence, next step, and the maximum gain.
 
 use super::format::{milliseconds, place, printable, seconds};
+use super::ras::ras;
 use super::{collectives, role};
 use crate::analysis::Analysis;
+use crate::analysis::dump::ras::kept;
 use crate::analysis::progress::standstill::Standstill;
 use crate::analysis::verdict::STANDS_OUT;
 use crate::analysis::verdict::figures::{Figures, Part};
@@ -10,6 +12,7 @@ use crate::analysis::verdict::rules::Finding;
 use crate::analysis::verdict::{Bound, Cause, OTHERS_WAIT, Verdict, WaitedFor};
 use crate::model::ids::ProcessId;
 use crate::model::profile::Profile;
+use std::iter::{once, repeat};
 
 /// Indentation of a continued line.
 const INDENT: &str = "        ";
@@ -60,6 +63,14 @@ pub(super) fn statements(profile: &Profile, analysis: &Analysis) -> Vec<Statemen
     let progress = process.next().and_then(|each| each.progress.as_ref());
     if let Some(still) = progress.and_then(|progress| progress.standstill.as_ref()) {
         out.push(("STILL", standstill(profile, verdict.process, still)));
+    }
+    if let Some(kept) = kept(profile, progress.map(|progress| progress.standstill)) {
+        let lines = ras(profile, analysis, &kept).into_iter();
+        out.extend(
+            lines
+                .zip(once("RAS").chain(repeat("")))
+                .map(|(line, word)| (word, line)),
+        );
     }
     let missing = verdict.missing.iter();
     out.extend(missing.map(|missing| ("MISSING", missing.clone())));

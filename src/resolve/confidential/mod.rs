@@ -18,6 +18,7 @@ use crate::model::category::FrameKind;
 use crate::model::collective::CollectivePart;
 use crate::model::compile::{CompileMark, GraphBreak, Subject};
 use crate::model::facts::Facts;
+use crate::model::nccl_ras::KeptRas;
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::operator::OperatorMark;
 use crate::model::parallel::{parse_dimensions, text_of};
@@ -437,6 +438,10 @@ impl Confidential {
             } = condition;
             if name == facts::DEVICE_MESH {
                 *value = self.mesh(value);
+            } else if name == facts::NCCL_RAS {
+                let mut kept = KeptRas::parse(value).unwrap_or_default();
+                kept.replace_hosts(|host| self.hash("host", host));
+                *value = kept.text();
             } else if !public::VERSIONS.contains(&name.as_str()) {
                 *value = self.value(value);
             }

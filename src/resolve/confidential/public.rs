@@ -135,6 +135,7 @@ pub(super) const FACTS: &[&str] = &[
     facts::AFFINITY,
     facts::AUTOCAST,
     facts::DEVICE_MESH,
+    facts::NCCL_RAS,
 ];
 
 /// Usual names of a mesh's dimensions. Source: torchtitan 0.2 (distributed/parallel_dims.py), torch

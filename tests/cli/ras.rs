@@ -1,0 +1,76 @@
+//! `torchspy record` of processes that stand still asks their NCCL, which is stood in for by a
+//! server.
+
+use crate::dump_job::{nccl_ras, ranks, status};
+use crate::faults::{How, Recorded, Recorder, marked, wait_until};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+fn report(recorded: &Recorded) -> String {
+    let words = recorded.full_report();
+    let words = words.split_whitespace().collect::<Vec<_>>();
+    words.join(" ")
+}
+
+/// What is recorded so far, as text.
+fn inspected(recorder: &Recorder) -> String {
+    let mut inspect = Command::new(crate::faults::TORCHSPY);
+    let output = inspect.arg("inspect").arg(recorder.path()).output();
+    String::from_utf8_lossy(&output.unwrap().stdout).into_owned()
+}
+
+#[test]
+fn a_recording_of_ranks_that_stand_still_has_what_their_nccl_counts() {
+    let pids = Arc::new(Mutex::new(Vec::<String>::new()));
+    let answered = Arc::new(AtomicUsize::new(0));
+    let (known, count) = (pids.clone(), answered.clone());
+    let address = nccl_ras(move || {
+        count.fetch_add(1, Ordering::SeqCst);
+        status(&known.lock().unwrap())
+    });
+    let variables = [("NCCL_RAS_ADDR", address.as_str())];
+    let Some((target, _)) = ranks(3, "recorded", &variables) else {
+        return;
+    };
+    let variables = [variables[0], ("NCCL_RAS_ENABLE", "0")];
+    let Some((off, _)) = ranks(1, "recorded-off", &variables) else {
+        return;
+    };
+    pids.lock().unwrap().clone_from(&target.ready);
+    // This one would ask before the others do.
+    let options = &["--no-ras"];
+    let without = Recorder::attach(
+        target.pid(),
+        How {
+            options,
+            ..How::default()
+        },
+    );
+    without.wait_for_segment();
+    let of_off = Recorder::attach(off.pid(), How::default());
+    let recorder = Recorder::attach(target.pid(), How::default());
+    wait_until("NCCL is asked", || answered.load(Ordering::SeqCst) > 0);
+    let report_of = report(&recorder.interrupt().expect_success());
+    let (pid, read) = (&target.ready[2], marked("waiting_ranks.py", "read"));
+    for line in [
+        format!(
+            "RAS NCCL RAS ({address}, NCCL 2.30.7) communicator 0xae94423cfbb2ef4a of 3 ranks: "
+        ),
+        "rank 2 has launched 1,023 AllReduce, 2 others 1,024".to_owned(),
+        format!("rank 2: pid {pid} on 127.0.0.1: at waiting_ranks.py:{read}"),
+    ] {
+        assert!(report_of.contains(&line), "{line}\n{report_of}");
+    }
+    let report_of = report(&without.interrupt().expect_success());
+    assert!(!report_of.contains("NCCL RAS"), "{report_of}");
+    assert_eq!(answered.load(Ordering::SeqCst), 1);
+    wait_until("the reason is recorded", || {
+        std::thread::sleep(Duration::from_millis(500));
+        inspected(&of_off).contains("it is off")
+    });
+    let report_of = report(&of_off.interrupt().expect_success());
+    let why = "RAS NCCL RAS (localhost:28028): it is off (NCCL_RAS_ENABLE=0)";
+    assert!(report_of.contains(why), "{report_of}");
+}
