@@ -14,6 +14,7 @@ mod in_browser;
 mod json_schema;
 mod markdown;
 mod otlp;
+mod package;
 mod page;
 mod parquet;
 mod perfetto;
