@@ -40,6 +40,7 @@ mod progress;
 mod pyspy;
 mod regions;
 mod regular;
+mod ring_files;
 mod rules;
 mod scaling_plan;
 mod sources;

@@ -15,6 +15,6 @@ pub mod writer;
 
 pub use compact::segment_of;
 pub use merge::recording_of;
-pub use reader::{OpenError, Recording, SymbolTable};
+pub use reader::{OpenError, Piece, Recording, SymbolTable};
 pub use text::{InspectOptions, render_text};
 pub use writer::{RecordingWriter, WriteError};

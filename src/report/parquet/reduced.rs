@@ -22,7 +22,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 /// Version of the columns and the metadata: another one is not read.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 const HEAD: &str = "torchspy.reduction";
 const SOURCE: &str = "torchspy.source";
 /// CRC-32 of the file in which it is [`NO_CHECKSUM`].
@@ -46,11 +46,12 @@ pub enum ReadError {
     Column(&'static str),
 }
 
-/// What a reduction was made from: equal texts mean equal reductions.
-pub fn source(size: u64, modified_ns: u128) -> String {
+/// What a reduction was made from, by the state of its file or files: equal texts mean equal
+/// reductions.
+pub fn source(files: &str) -> String {
     let rules = RuleSet::built_in().version;
     let torchspy = env!("CARGO_PKG_VERSION");
-    format!("{VERSION} {torchspy} {rules} {size} {modified_ns}")
+    format!("{VERSION} {torchspy} {rules} {files}")
 }
 
 fn schema() -> SchemaRef {
