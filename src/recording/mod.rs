@@ -7,6 +7,7 @@
 mod compact;
 mod container;
 mod format_v1;
+mod gaps;
 mod merge;
 pub mod reader;
 mod remap;

@@ -208,8 +208,8 @@ impl Folded {
         (chosen.0, others)
     }
 
-    /// Leaves out earlier recordings of a rank, and earlier processes of it in one recording: it was
-    /// started again.
+    /// Leaves out earlier recordings of a rank, and earlier processes of it in one recording: it
+    /// was started again.
     fn keep_one_of_each_rank(&mut self) {
         let mut last: FxHashMap<u32, (u64, u64, usize, u64)> = FxHashMap::default();
         for rank in &self.ranks {

@@ -30,8 +30,8 @@ struct Labelled {
 }
 
 impl JobLabels {
-    /// The label of a rank's job; `None` if the job has no name and is the only one without. `is_last`:
-    /// nothing more will be heard of the rank.
+    /// The label of a rank's job; `None` if the job has no name and is the only one without.
+    /// `is_last`: nothing more will be heard of the rank.
     pub(crate) fn of(
         &mut self,
         process: &ProcessInfo,

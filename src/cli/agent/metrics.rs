@@ -108,8 +108,8 @@ impl Metrics {
         metrics
     }
 
-    /// Adds what a rank did, and whether this is the last of it. Figures of ranks that have the same
-    /// labels are added up.
+    /// Adds what a rank did, and whether this is the last of it. Figures of ranks that have the
+    /// same labels are added up.
     pub(crate) fn add(&mut self, part: &RankPart, hangs: bool, is_last: bool, now: Instant) {
         let labels = self.labels_of(part, is_last, now);
         if !self.ranks.contains_key(&labels) && self.ranks.len() >= self.most_ranks {

@@ -138,7 +138,8 @@ impl Watched {
             }
             let now = Instant::now();
             let ranks = self.follower.add(segment);
-            // Those of a launcher say more than it does, and are started again with another address.
+            // Those of a launcher say more than it does, and are started again with another
+            // address.
             let living = ranks.iter().filter(|rank| !rank.info.exited);
             let mut jobs = living.filter_map(|rank| job_key(&rank.info.environment));
             if let Some(job) = jobs.next() {
