@@ -41,6 +41,7 @@ mod pyspy;
 mod ras;
 mod regions;
 mod regular;
+mod ring_files;
 mod rules;
 mod scaling_plan;
 mod sources;

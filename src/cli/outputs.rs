@@ -102,12 +102,20 @@ pub(crate) fn read_profile_of(
     regions: &[Region],
     rules: &'static RuleSet,
 ) -> Result<Profile> {
-    let mut recording = read_recording(file, shown)?;
+    Ok(profile_of(read_recording(file, shown)?, regions, rules))
+}
+
+/// Resolves a recording that was read.
+pub(crate) fn profile_of(
+    mut recording: Recording,
+    regions: &[Region],
+    rules: &'static RuleSet,
+) -> Profile {
     regions::add(&mut recording.run.regions, regions);
     let mut profile = resolve_recording(&recording, rules);
     let note = so_far(&profile);
     profile.run.notes.extend(note);
-    Ok(profile)
+    profile
 }
 
 /// Reads a recording, or what there is so far of one that is being written.

@@ -61,6 +61,18 @@ pub struct JobKey {
     pub world_size: Option<u32>,
 }
 
+impl JobKey {
+    /// Whether it is of the same job, as far as both say.
+    pub fn agrees(&self, other: &Self) -> bool {
+        fn agree<T: PartialEq>(one: &Option<T>, other: &Option<T>) -> bool {
+            one.is_none() || other.is_none() || one == other
+        }
+        self.ids == other.ids
+            && agree(&self.address, &other.address)
+            && agree(&self.world_size, &other.world_size)
+    }
+}
+
 /// A progress counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {

@@ -201,6 +201,8 @@ pub struct Profile {
     pub is_confidential: bool,
     /// What is missing of the recording (its end, corrupt segments). Empty if nothing.
     pub missing: Vec<String>,
+    /// Times of which nothing is known: from, to, ascending, CLOCK_MONOTONIC.
+    pub gaps: Vec<(u64, u64)>,
     /// Processes by [`ProcessId`].
     pub processes: Vec<ProfileProcess>,
     /// Threads by [`ThreadId`].
@@ -238,6 +240,12 @@ impl Profile {
     pub fn recorded_ns(&self) -> u64 {
         let (start_ns, end_ns) = self.whole_ns.unwrap_or((self.start_ns, self.end_ns));
         end_ns.saturating_sub(start_ns)
+    }
+
+    /// Whether something is known of all of the time between two moments of CLOCK_MONOTONIC.
+    pub fn is_known(&self, from_ns: u64, to_ns: u64) -> bool {
+        let mut gaps = self.gaps.iter();
+        !gaps.any(|&(start_ns, end_ns)| from_ns < end_ns && start_ns < to_ns)
     }
 
     /// The wall clock at a moment of CLOCK_MONOTONIC, ns since 1970, from the last pair of clocks

@@ -21,9 +21,24 @@ pub struct Bin {
     /// Start of the first and end of the last, CLOCK_MONOTONIC of the host.
     pub start_ns: u64,
     pub end_ns: u64,
+    /// Time between them of which nothing is known: no step of the bin has it.
+    pub gap_ns: u64,
 }
 
 impl Bin {
+    /// Takes in what comes after it.
+    pub fn extend(&mut self, steps: u32, start_ns: u64, end_ns: u64) {
+        self.steps = self.steps.saturating_add(steps);
+        self.gap_ns += start_ns.saturating_sub(self.end_ns);
+        self.end_ns = end_ns;
+    }
+
+    /// Time of its steps, ns.
+    pub fn length_ns(&self) -> u64 {
+        let ns = self.end_ns.saturating_sub(self.start_ns);
+        ns.saturating_sub(self.gap_ns)
+    }
+
     /// The number of the first step that a bin of this index may hold.
     pub fn first_step(&self, shift: u32) -> u64 {
         self.index.checked_shl(shift).unwrap_or(u64::MAX)

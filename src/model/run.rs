@@ -37,6 +37,10 @@ pub struct RunInfo {
     /// Regions that the user named, in the order in which they were given.
     #[serde(skip)]
     pub regions: Vec<Region>,
+    /// When its session began, where the session writes one recording after another: with host and
+    /// pid it names the session.
+    #[serde(skip)]
+    pub session: Option<ClockPair>,
 }
 
 /// NaN and infinity become 0.

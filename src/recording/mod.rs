@@ -7,6 +7,7 @@
 mod compact;
 mod container;
 mod format_v1;
+mod gaps;
 mod merge;
 pub mod reader;
 mod remap;
@@ -15,6 +16,6 @@ pub mod writer;
 
 pub use compact::segment_of;
 pub use merge::recording_of;
-pub use reader::{OpenError, Recording, SymbolTable};
+pub use reader::{OpenError, Piece, Recording, SymbolTable};
 pub use text::{InspectOptions, render_text};
 pub use writer::{RecordingWriter, WriteError};

@@ -2,6 +2,7 @@
 
 use super::container::{Found, Head, KIND_SAMPLES, OLDEST_VERSION, Scanner, VERSION};
 use super::format_v1::{Corrupt, Decoder, decode_run};
+use super::gaps::Gaps;
 use super::merge::{Merger, Refused};
 use crate::model::ids::ModuleId;
 use crate::model::module::SymbolInfo;
@@ -142,6 +143,19 @@ pub struct Recording {
     /// Start and end, CLOCK_MONOTONIC; both 0 without any segment.
     pub start_ns: u64,
     pub end_ns: u64,
+    /// Times of which nothing is known, because segments or files are missing: from, to, ascending,
+    /// CLOCK_MONOTONIC.
+    pub gaps: Vec<(u64, u64)>,
+}
+
+/// A file of a session that wrote several, one after another.
+#[derive(Debug)]
+pub struct Piece<'a> {
+    /// What the user calls it.
+    pub name: String,
+    pub file: &'a File,
+    /// Whether it is being written.
+    pub growing: bool,
 }
 
 impl Recording {
@@ -167,6 +181,45 @@ impl Recording {
                 Err(OpenError::NothingYet)
             }
             read => read,
+        }
+    }
+
+    /// Reads the files of a session as one recording, in the order in which they were written. What
+    /// is missing of each, and between two of them, is listed in `missing`; what a later file has
+    /// of the time of earlier ones is left out.
+    ///
+    /// # Errors
+    /// As [`Recording::read_file`], if nothing can be read of any file.
+    pub fn read_pieces(pieces: &[Piece<'_>]) -> Result<Self, OpenError> {
+        let (mut reading, mut missing): (Option<Reading>, _) = (None, Vec::new());
+        let (mut growing, mut refused) = (false, OpenError::NothingYet);
+        for piece in pieces {
+            growing = piece.growing;
+            let mut scanner = Scanner::new(piece.file);
+            let (run, version) = match head_of(&mut scanner) {
+                Ok(head) => head,
+                Err(error) => {
+                    missing.push(format!("{}: {error}", piece.name));
+                    refused = error;
+                    continue;
+                }
+            };
+            let reading = match &mut reading {
+                Some(reading) => reading.next_file(version)?,
+                none => none.insert(Reading::new(Merger::new(run), version)?),
+            };
+            reading.read(&mut scanner);
+            growing &= !reading.gaps.ended;
+            let named = |what| format!("{}: {what}", piece.name);
+            missing.extend(reading.missing_before().map(named));
+            let sentences = reading.gaps.sentences(growing).into_iter();
+            missing.extend(sentences.map(named));
+        }
+        let mut recording = reading.ok_or(refused)?.finish(growing);
+        recording.missing = missing;
+        match recording.growing && recording.end_ns == 0 {
+            true => Err(OpenError::NothingYet),
+            false => Ok(recording),
         }
     }
 
@@ -217,22 +270,7 @@ fn read_from(source: impl Read, growing: bool) -> Result<Recording, OpenError> {
     let mut scanner = Scanner::new(source);
     let (run, version) = head_of(&mut scanner)?;
     let mut reading = Reading::new(Merger::new(run), version)?;
-    loop {
-        match scanner.next() {
-            Ok(Found::Segment {
-                sequence,
-                kind,
-                payload,
-                raw_length,
-            }) => reading.segment(sequence, kind, payload, raw_length),
-            Ok(Found::Damage { cut }) => reading.damage(cut),
-            Ok(Found::End) => break,
-            Err(error) => {
-                reading.gaps.unreadable = Some(error.to_string());
-                break;
-            }
-        }
-    }
+    reading.read(&mut scanner);
     Ok(reading.finish(growing))
 }
 
@@ -242,6 +280,12 @@ struct Reading {
     decoder: Decoder,
     gaps: Gaps,
     payload_bytes: usize,
+    /// The end of the files before; 0 in the first one.
+    files_end_ns: u64,
+    /// The end of what was read.
+    end_ns: u64,
+    /// Times without a segment.
+    empty: Vec<(u64, u64)>,
 }
 
 impl Reading {
@@ -251,7 +295,48 @@ impl Reading {
             decoder: Decoder::new(version)?,
             gaps: Gaps::default(),
             payload_bytes: 0,
+            files_end_ns: 0,
+            end_ns: 0,
+            empty: Vec::new(),
         })
+    }
+
+    /// Goes on with the next file of the session.
+    fn next_file(&mut self, version: u32) -> Result<&mut Self, OpenError> {
+        self.decoder = Decoder::new(version)?;
+        self.gaps = Gaps::default();
+        self.files_end_ns = self.end_ns;
+        Ok(self)
+    }
+
+    /// Reads the segments of a file.
+    fn read(&mut self, scanner: &mut Scanner<impl Read>) {
+        loop {
+            match scanner.next() {
+                Ok(Found::Segment {
+                    sequence,
+                    kind,
+                    payload,
+                    raw_length,
+                }) => self.segment(sequence, kind, payload, raw_length),
+                Ok(Found::Damage { cut }) => self.damage(cut),
+                Ok(Found::End) => break,
+                Err(error) => {
+                    self.gaps.unreadable = Some(error.to_string());
+                    break;
+                }
+            }
+        }
+    }
+
+    /// What is missing between the files before and this one: segments follow each other without a
+    /// gap.
+    fn missing_before(&self) -> Option<String> {
+        let first_ns = self.gaps.first_ns.filter(|_| self.files_end_ns > 0)?;
+        let ns = first_ns
+            .checked_sub(self.files_end_ns)
+            .filter(|&ns| ns > 0)?;
+        Some(format!("{:.1} s before it are missing", seconds::of(ns)))
     }
 
     fn segment(&mut self, sequence: u64, kind: u32, payload: &[u8], raw_length: usize) {
@@ -275,8 +360,18 @@ impl Reading {
             return;
         };
         let (start_ns, end_ns, last) = (segment.start_ns, segment.end_ns, segment.last);
+        if start_ns < self.files_end_ns {
+            self.gaps.out_of_order += 1;
+            return;
+        }
         match self.merger.add(segment, most) {
-            Ok(()) => self.gaps.good(sequence, start_ns, end_ns, last),
+            Ok(()) => {
+                let follows = self.gaps.good(sequence, start_ns, end_ns, last);
+                if !follows && self.end_ns > 0 && start_ns > self.end_ns {
+                    self.empty.push((self.end_ns, start_ns));
+                }
+                self.end_ns = self.end_ns.max(end_ns);
+            }
             Err(Refused::AbsurdTimes) => self.gaps.damaged_at_end = true,
             Err(Refused::TooMuch) => {
                 self.gaps.refused += 1;
@@ -294,7 +389,8 @@ impl Reading {
     fn finish(self, growing: bool) -> Recording {
         let mut recording = self.merger.finish();
         recording.growing = growing && !self.gaps.ended;
-        recording.missing = self.gaps.sentences(recording.start_ns, recording.growing);
+        recording.missing = self.gaps.sentences(recording.growing);
+        recording.gaps = self.empty;
         recording
     }
 }
@@ -304,101 +400,6 @@ fn in_its_place(segment: Segment, sequence: u64) -> Result<Segment, Corrupt> {
         Ok(segment)
     } else {
         Err(Corrupt("it is in the wrong place"))
-    }
-}
-
-/// What is missing of a file.
-#[derive(Default)]
-struct Gaps {
-    /// The sequence number that is expected next.
-    next: Option<u64>,
-    /// End of the last good segment.
-    end_ns: Option<u64>,
-    /// Whether the last good segment is marked as the last.
-    ended: bool,
-    /// Segments since the last good one that are in the file, and left out for a reason of their
-    /// own.
-    left_out: u64,
-    lost: u64,
-    lost_ns: u64,
-    /// Segments before the first complete one were lost: their duration is not known.
-    start_lost: bool,
-    /// A complete but damaged segment came after the last good one.
-    damaged_at_end: bool,
-    out_of_order: u64,
-    unknown_kinds: u64,
-    refused: u64,
-    unreadable: Option<String>,
-}
-
-impl Gaps {
-    fn good(&mut self, sequence: u64, start_ns: u64, end_ns: u64, last: bool) {
-        let absent = sequence - self.next.unwrap_or(0);
-        let lost = absent.saturating_sub(std::mem::take(&mut self.left_out));
-        if lost > 0 {
-            self.lost = self.lost.saturating_add(lost);
-            self.start_lost |= self.end_ns.is_none();
-            let before = self.end_ns.unwrap_or(start_ns);
-            self.lost_ns = self.lost_ns.saturating_add(start_ns.saturating_sub(before));
-        }
-        self.next = Some(sequence.saturating_add(1));
-        self.end_ns = Some(end_ns);
-        self.ended = last;
-        self.damaged_at_end = false;
-    }
-
-    fn sentences(&self, start_ns: u64, growing: bool) -> Vec<String> {
-        let mut sentences = Vec::new();
-        if self.lost > 0 {
-            let (count, verb) = counted(self.lost);
-            let length = match (self.start_lost, self.lost_ns) {
-                (false, lost_ns) => format!("about {:.1} s", seconds::of(lost_ns)),
-                (true, 0) => "the start".to_owned(),
-                (true, lost_ns) => format!("the start, and about {:.1} s", seconds::of(lost_ns)),
-            };
-            sentences.push(format!("{count} {verb} corrupt or missing ({length})"));
-        }
-        if self.out_of_order > 0 {
-            let (count, verb) = counted(self.out_of_order);
-            sentences.push(format!(
-                "{count} {verb} out of order and left out: another recording may have been appended"
-            ));
-        }
-        if self.unknown_kinds > 0 {
-            let (count, verb) = counted(self.unknown_kinds);
-            sentences.push(format!(
-                "{count} {verb} of a kind that this torchspy does not know"
-            ));
-        }
-        if self.refused > 0 {
-            let (count, verb) = counted(self.refused);
-            sentences.push(format!(
-                "{count} {verb} left out: too much for a file of this length"
-            ));
-        }
-        if let Some(error) = &self.unreadable {
-            sentences.push(format!("the rest of the file cannot be read: {error}"));
-        }
-        if !self.ended && !growing {
-            let held = self.end_ns.unwrap_or(start_ns).saturating_sub(start_ns);
-            let cause = if self.damaged_at_end {
-                "what follows is corrupt"
-            } else {
-                "torchspy was killed or the disk was full"
-            };
-            sentences.push(format!(
-                "the end is missing: {cause}; {:.1} s until the last complete second",
-                seconds::of(held)
-            ));
-        }
-        sentences
-    }
-}
-
-fn counted(segments: u64) -> (String, &'static str) {
-    match segments {
-        1 => ("1 segment".to_owned(), "is"),
-        more => (format!("{more} segments"), "are"),
     }
 }
 

@@ -68,6 +68,7 @@ pub fn resolve(recording: &Recording, names: Names) -> Profile {
         growing_until_ns: recording.growing.then_some(recording.end_ns),
         is_confidential: false,
         missing: recording.missing.clone(),
+        gaps: recording.gaps.clone(),
         processes,
         threads: tables.threads.values().cloned().collect(),
         thread_cpu_ns: cpu_by_thread(recording),

@@ -145,6 +145,7 @@ impl Simulated {
                     steps: 1,
                     start_ns: clock(begin),
                     end_ns: clock(end),
+                    gap_ns: 0,
                 }),
             }
             let slow = self

@@ -65,12 +65,13 @@ impl Drop for Agent {
     }
 }
 
-/// Ranks that wait, of a job of this name.
-fn ranks(job: &str, how: &str) -> Option<Target> {
+/// Ranks that wait, of a job of this name that meets at this port.
+fn ranks(job: &str, port: &str, how: &str) -> Option<Target> {
     let python = any_python()?;
     let mut command = Command::new(python);
     command.args([&program("waiting_ranks.py"), "2", how]);
-    let mut target = Target::spawn(command.env("TORCHELASTIC_RUN_ID", job));
+    command.env("TORCHELASTIC_RUN_ID", job);
+    let mut target = Target::spawn(command.env("MASTER_PORT", port));
     target.ready = target.expect("ready");
     Some(target)
 }
@@ -88,7 +89,7 @@ fn series<'t>(text: &'t str, name: &str) -> Vec<(&'t str, f64)> {
 #[test]
 fn a_hang_of_a_job_is_found() {
     let job = format!("agent-hangs-{}", std::process::id());
-    let Some(target) = ranks(&job, "lock") else {
+    let Some(target) = ranks(&job, "29500", "lock") else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
@@ -120,9 +121,37 @@ fn a_hang_of_a_job_is_found() {
 }
 
 #[test]
+fn two_jobs_of_one_name_are_two_jobs() {
+    let job = format!("agent-twice-{}", std::process::id());
+    let Some(_waits) = ranks(&job, "29500", "timed") else {
+        return;
+    };
+    let agent = Agent::start(&job, &["--hang-after", "2s"]);
+    let values = |text: &str, label: &str| -> Vec<f64> {
+        let label = format!("job=\"{label}\"");
+        let found = series(text, "torchspy_hang").into_iter();
+        let found = found.filter(|(labels, _)| labels.contains(&label));
+        found.map(|(_, value)| value).collect()
+    };
+    agent.until("no series", |text| values(text, &job).len() == 2);
+    // The other one goes on, and this one hangs.
+    let hangs = ranks(&job, "29501", "lock").unwrap();
+    let other = format!("{job}, port 29501");
+    let text = agent.until("no hang", |text| values(text, &other) == [1.0, 1.0]);
+    assert_eq!(values(&text, &job), [0.0, 0.0], "{text}");
+    // Neither takes the other's series when it ends.
+    drop(hangs);
+    let text = agent.until("it hangs after its end", |text| {
+        values(text, &other) == [0.0, 0.0]
+    });
+    assert_eq!(values(&text, &job).len(), 2, "{text}");
+    agent.end();
+}
+
+#[test]
 fn a_sleep_is_no_hang_and_ranks_above_the_limit_have_no_series() {
     let job = format!("agent-sleeps-{}", std::process::id());
-    let Some(_target) = ranks(&job, "timed") else {
+    let Some(_target) = ranks(&job, "29500", "timed") else {
         return;
     };
     let options = ["--hang-after", "1s", "--max-trainers", "1"];

@@ -64,6 +64,7 @@ pub(crate) fn run_info() -> RunInfo {
         started_wall_ns: 1_760_000_000_000_000_000,
         notes: vec!["cgroup quota 4.0 CPUs".into()],
         regions: Vec::new(),
+        session: None,
     }
 }
 

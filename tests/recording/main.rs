@@ -9,6 +9,7 @@
 mod builder;
 mod damage;
 mod merge;
+mod pieces;
 mod size;
 mod text;
 mod writer;

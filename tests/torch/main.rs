@@ -18,6 +18,7 @@ mod dump;
 mod job;
 mod native;
 mod operators;
+mod ring;
 mod roles;
 mod scaling;
 mod waits;

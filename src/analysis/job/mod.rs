@@ -208,9 +208,10 @@ impl Folded {
         (chosen.0, others)
     }
 
-    /// Leaves out earlier recordings of a rank: it was started again.
+    /// Leaves out earlier recordings of a rank, and earlier processes of it in one recording: it
+    /// was started again.
     fn keep_one_of_each_rank(&mut self) {
-        let mut last: FxHashMap<u32, (u64, u64, usize)> = FxHashMap::default();
+        let mut last: FxHashMap<u32, (u64, u64, usize, u64)> = FxHashMap::default();
         for rank in &self.ranks {
             // Of a recording and a part of it the longer one.
             let time = self.recordings.get(rank.recording);
@@ -218,13 +219,13 @@ impl Folded {
                 time.map_or((0, 0), |each| (each.started_wall_ns, each.length_ns));
             if let Some(number) = rank.facts.rank {
                 let entry = last.entry(number).or_default();
-                *entry = (*entry).max((started, length, rank.recording));
+                *entry = (*entry).max((started, length, rank.recording, rank.facts.start_ns));
             }
         }
         let is_last = |rank: &Rank| match rank.facts.rank {
-            Some(number) => last
-                .get(&number)
-                .is_some_and(|&(.., at)| at == rank.recording),
+            Some(number) => last.get(&number).is_some_and(|&(.., at, start_ns)| {
+                (at, start_ns) == (rank.recording, rank.facts.start_ns)
+            }),
             None => true,
         };
         self.leave_out_ranks(

@@ -84,7 +84,9 @@ fn epochs(profile: &Profile, paced: &Paced, device: Option<&Device>) -> Vec<Epoc
         let figure = device.figure(TrackKind::Energy)?;
         Curve::new(profile, figure.track)
     });
+    // Where nothing is known of a part, more epochs may have begun in it.
     let timed = paced.epochs.iter().filter(|pass| pass.is_followed);
+    let timed = timed.filter(|pass| profile.is_known(pass.start_ns, pass.end_ns));
     let kept = timed.take(MOST_EPOCHS);
     kept.map(|pass| {
         let energy = curve

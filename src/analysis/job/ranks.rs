@@ -141,7 +141,7 @@ impl Rank {
     }
 
     pub fn length_s(bin: &Bin) -> f64 {
-        bin.end_ns.saturating_sub(bin.start_ns) as f64 / 1e9
+        bin.length_ns() as f64 / 1e9
     }
 
     /// Time of all bins, seconds.
@@ -181,8 +181,8 @@ impl Rank {
             let index = bin.index.checked_shr(by).unwrap_or(0);
             match (bins.last_mut(), times.last_mut()) {
                 (Some(last), Some(sum)) if last.index == index => {
-                    last.end_ns = bin.end_ns;
-                    last.steps += bin.steps;
+                    last.extend(bin.steps, bin.start_ns, bin.end_ns);
+                    last.gap_ns += bin.gap_ns;
                     sum.add(own);
                 }
                 _ => {

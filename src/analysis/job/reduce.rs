@@ -179,15 +179,13 @@ fn bins(steps: &[Step]) -> (Vec<Bin>, u32) {
     for step in steps {
         let index = step.number >> shift;
         match bins.last_mut().filter(|bin| bin.index == index) {
-            Some(bin) => {
-                bin.end_ns = step.end_ns;
-                bin.steps += 1;
-            }
+            Some(bin) => bin.extend(1, step.start_ns, step.end_ns),
             None => bins.push(Bin {
                 index,
                 steps: 1,
                 start_ns: step.start_ns,
                 end_ns: step.end_ns,
+                gap_ns: 0,
             }),
         }
     }

@@ -366,7 +366,7 @@ pub fn counting(
     let uncounted = most.saturating_sub(counted.steps);
     let from_start = series::begins_with_program(profile) && counted.late_ns.is_none();
     Some(Counting {
-        steps: series::listed(&counted),
+        steps: series::listed(profile, &counted),
         counts_from_start: from_start && uncounted == 0,
         uncounted,
         standstill: standstill::standstill(profile, &counted, samples),

@@ -86,17 +86,19 @@ pub(super) struct Counted {
 /// The steps of a process, from the second one whose end was seen on; empty if no counter was read.
 /// For tables with figures per step.
 pub fn steps(profile: &Profile, process: ProcessId) -> Vec<Step> {
-    count(profile, process).map_or(Vec::new(), |counted| listed(&counted))
+    count(profile, process).map_or(Vec::new(), |counted| listed(profile, &counted))
 }
 
-/// The steps; the list starts at the first end that was seen.
-pub(super) fn listed(counted: &Counted) -> Vec<Step> {
+/// The steps; the list starts at the first end that was seen. Of those around a gap it is known how
+/// many there were, and not when: they are left out.
+pub(super) fn listed(profile: &Profile, counted: &Counted) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut number = counted.earlier;
     let mut last_end: Option<u64> = None;
     for ended in &counted.ended {
         let end_ns = ended.middle_ns();
-        if let Some(start_ns) = last_end {
+        let is_known = |start_ns: &u64| profile.is_known(*start_ns, ended.before_ns);
+        if let Some(start_ns) = last_end.filter(is_known) {
             let uncertain_ns = ended.before_ns.saturating_sub(ended.after_ns);
             let length = end_ns.saturating_sub(start_ns);
             for index in 0..ended.count.min(MAX_STEPS - steps.len() as u64) {

@@ -109,7 +109,7 @@ pub(super) fn chosen(
                 let last = known.get(next.checked_sub(1)?)?;
                 (middle_ns < last.end_ns).then_some(last.why)
             };
-            let steps = listed(counted).into_iter();
+            let steps = listed(profile, counted).into_iter();
             steps.map(|step| (step, reason(&step))).collect()
         }
     }
@@ -121,7 +121,7 @@ fn chosen_of_all(
     passes: &[Pass],
     samples: &[&ProfileSample],
 ) -> Vec<(Step, Option<Why>)> {
-    let all = listed(counted);
+    let all = listed(profile, counted);
     let mut starts: Vec<u64> = passes.iter().map(|pass| pass.start_ns).collect();
     starts.sort_unstable();
     let has_new_pass = |step: &Step| {

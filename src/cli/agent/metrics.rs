@@ -3,9 +3,9 @@
 //! What was not measured has no series. Label values are of closed sets, but for jobs and ranks, of
 //! which there are as many as trainers.
 
+use super::job_labels::JobLabels;
 use crate::live::follow::{GpuPart, RankPart};
 use crate::model::seconds;
-use crate::torch::job::JobPlace;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -15,9 +15,6 @@ use prometheus_client::registry::Registry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
-
-/// Longest value of a label, characters: a job's name is whatever its user called it.
-const LONGEST_LABEL: usize = 128;
 
 /// Upper bounds of the buckets of steps, seconds.
 const BUCKETS: [f64; 18] = [
@@ -35,6 +32,7 @@ pub(crate) struct Metrics {
     most_ranks: usize,
     ranks: BTreeMap<Labels, Rank>,
     left_out: BTreeSet<Labels>,
+    jobs: JobLabels,
     phases: Family<Labels, Seconds>,
     waits: Family<Labels, Seconds>,
     steps: Family<Labels, Counter>,
@@ -69,6 +67,7 @@ impl Metrics {
             most_ranks,
             ranks: BTreeMap::new(),
             left_out: BTreeSet::new(),
+            jobs: JobLabels::default(),
             phases: Family::default(),
             waits: Family::default(),
             steps: Family::default(),
@@ -109,9 +108,10 @@ impl Metrics {
         metrics
     }
 
-    /// Adds what a rank did. Figures of ranks that have the same labels are added up.
-    pub(crate) fn add(&mut self, part: &RankPart, hangs: bool, now: Instant) {
-        let labels = labels_of(part);
+    /// Adds what a rank did, and whether this is the last of it. Figures of ranks that have the
+    /// same labels are added up.
+    pub(crate) fn add(&mut self, part: &RankPart, hangs: bool, is_last: bool, now: Instant) {
+        let labels = self.labels_of(part, is_last, now);
         if !self.ranks.contains_key(&labels) && self.ranks.len() >= self.most_ranks {
             if self.left_out.len() < self.most_ranks {
                 self.left_out.insert(labels);
@@ -216,10 +216,22 @@ impl Metrics {
             }
             stays
         });
+        self.jobs.forget(now, keep);
         if self.ranks.len() < self.most_ranks {
             self.left_out.clear();
         }
         self.show_counts();
+    }
+
+    /// What all series of a rank have.
+    fn labels_of(&mut self, part: &RankPart, is_last: bool, now: Instant) -> Labels {
+        let job = self.jobs.of(&part.info, is_last, now);
+        let rank = part.role.rank().map(|rank| rank.to_string());
+        let named = [("job", job), ("rank", rank)];
+        let named = named.into_iter();
+        named
+            .filter_map(|(name, value)| Some((name, value?)))
+            .collect()
     }
 
     fn show_counts(&mut self) {
@@ -235,16 +247,4 @@ impl Metrics {
         encode(&mut text, &self.registry)?;
         Ok(text)
     }
-}
-
-/// What all series of a rank have.
-fn labels_of(part: &RankPart) -> Labels {
-    let job = JobPlace::of(&part.info.environment, &part.info.command).job;
-    let rank = part.role.rank().map(|rank| rank.to_string());
-    let named = [("job", job), ("rank", rank)];
-    let named = named.into_iter().filter_map(|(name, value)| {
-        let value = value?.chars().take(LONGEST_LABEL).collect();
-        Some((name, value))
-    });
-    named.collect()
 }

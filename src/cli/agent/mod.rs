@@ -3,6 +3,7 @@
 //! | file | content |
 //! |---|---|
 //! | [`metrics`] | the series, and their text |
+//! | [`job_labels`] | what jobs are called in them |
 //! | [`server`] | answers scrapes |
 //! | [`watched`] | a trainer, or a launcher with its ranks, that is sampled |
 //! | [`standstill`] | whether a session that does not move hangs |
@@ -10,6 +11,7 @@
 //! | [`push`] | sends profiles to receivers |
 //! | [`pyroscope`], [`otlp`] | what these receivers take |
 
+pub(super) mod job_labels;
 pub(super) mod metrics;
 pub(super) mod otlp;
 pub(super) mod push;

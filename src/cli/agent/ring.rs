@@ -5,7 +5,7 @@ use crate::cli::failure::Failure;
 use crate::cli::formats::Format;
 use crate::cli::output_file::create_numbered;
 use crate::cli::outputs::{NameParts, RecordingSink, base_name};
-use crate::model::run::RunInfo;
+use crate::model::run::{ClockPair, RunInfo};
 use crate::os::clock::{monotonic_ns, wall_ns};
 use crate::report::naming::{safe_part, short_host};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 const REDUCED: &str = "reduced.parquet";
 
 /// What the names of a ring's files begin with.
-const PREFIX: &str = "ring-";
+pub(crate) const PREFIX: &str = "ring-";
 
 /// The ring of this host.
 #[derive(Clone, Debug)]
@@ -84,10 +84,14 @@ impl Ring {
                 None => Ok(()),
             };
         }
-        let ended = sink.end_recording();
+        let session = ClockPair {
+            monotonic_ns: run.started_ns,
+            wall_ns: run.started_wall_ns,
+        };
         let run = RunInfo {
             started_ns: monotonic_ns(),
             started_wall_ns: wall_ns(),
+            session: Some(session),
             ..run.clone()
         };
         let name = base_name(&NameParts {
@@ -106,11 +110,14 @@ impl Ring {
         });
         let begun = created.map_err(anyhow::Error::from);
         let begun = begun.and_then(|created| RecordingSink::start(created, &run));
-        let failed = |error: anyhow::Error| {
-            Failure::new(error.context(format!("cannot record into {}", path.display())))
-        };
-        sink.record(begun.map_err(failed)?);
-        ended.map_err(Failure::new)
+        match begun {
+            Ok(begun) => sink.record(begun).map_err(Failure::new),
+            Err(error) => {
+                let _ = sink.end_recording();
+                let error = error.context(format!("cannot record into {}", path.display()));
+                Err(Failure::new(error))
+            }
+        }
     }
 
     /// Removes what is older than the ring's length, and the oldest files of a ring that is too

@@ -13,11 +13,12 @@ use crate::cli::plan::Target;
 use crate::cli::watch_plan::WatchPlan;
 use crate::cli::{hints, messages, target};
 use crate::live::follow::Follower;
+use crate::model::dump::JobKey;
 use crate::model::segment::Segment;
 use crate::os::clock::clock_pair;
 use crate::report::naming::utc;
 use crate::sampling::session::{Session, SessionOptions};
-use crate::torch::job::JobPlace;
+use crate::torch::job::{JobPlace, job_key};
 use crossbeam_channel::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -33,6 +34,8 @@ pub(crate) struct Watched {
     segments: Receiver<Segment>,
     follower: Follower,
     place: JobPlace,
+    /// What tells its job from others: by its ranks, once one is known.
+    job: Option<JobKey>,
     file: Option<RingFile>,
     /// The ring cannot be written to: said once.
     is_file_lost: bool,
@@ -49,6 +52,7 @@ impl Watched {
     pub(crate) fn start(plan: &AgentPlan, ring: Option<&Ring>, pid: i32) -> Result<Self, Failure> {
         let info = target::attachable(pid, plan.options.redaction)?;
         let place = JobPlace::of(&info.environment, &info.command);
+        let job = job_key(&info.environment);
         let run = target::run_info(
             &plan.options,
             &Target::Attach(pid),
@@ -98,6 +102,7 @@ impl Watched {
             segments,
             follower: Follower::new(run, resolve_recording, plan.rules.set),
             place,
+            job,
             file: None,
             is_file_lost: false,
             standstill,
@@ -105,9 +110,9 @@ impl Watched {
         })
     }
 
-    /// The name of its job.
-    pub(crate) fn job(&self) -> Option<&String> {
-        self.place.job.as_ref()
+    /// What tells its job from others, if that is known.
+    pub(crate) fn job(&self) -> Option<&JobKey> {
+        self.job.as_ref()
     }
 
     /// Whether its job hangs, as far as was found out.
@@ -133,6 +138,13 @@ impl Watched {
             }
             let now = Instant::now();
             let ranks = self.follower.add(segment);
+            // Those of a launcher say more than it does, and are started again with another
+            // address.
+            let living = ranks.iter().filter(|rank| !rank.info.exited);
+            let mut jobs = living.filter_map(|rank| job_key(&rank.info.environment));
+            if let Some(job) = jobs.next() {
+                self.job = Some(job);
+            }
             if is_last {
                 hangs = false;
             } else if job.first() == Some(&self.pid) {
@@ -142,7 +154,7 @@ impl Watched {
             let mut metrics = metrics.lock().unwrap_or_else(PoisonError::into_inner);
             metrics.add_overhead("stopped", stopped_ns);
             for rank in &ranks {
-                metrics.add(rank, hangs, now);
+                metrics.add(rank, hangs, is_last, now);
             }
         }
     }

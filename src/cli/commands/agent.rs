@@ -12,6 +12,7 @@ use crate::cli::failure::Failure;
 use crate::cli::trainers::running;
 use crate::cli::{hints, messages};
 use crate::gpu::collector;
+use crate::model::dump::JobKey;
 use crate::os::clock::{own_cpu_ns, wall_ns};
 use crate::os::host::host_name;
 use crate::os::process_info::read_stat;
@@ -149,13 +150,14 @@ impl Agent {
     fn take(&mut self) {
         let (metrics, pushes) = (&self.metrics, &self.pushes);
         let all = self.watched.iter();
-        let all: Vec<(i32, Option<String>, bool)> = all
+        let all: Vec<(i32, Option<JobKey>, bool)> = all
             .map(|watched| (watched.pid, watched.job().cloned(), watched.hangs()))
             .collect();
         for watched in &mut self.watched {
             let job = watched.job();
-            let is_of_job = |other: &&(i32, Option<String>, bool)| {
-                other.0 == watched.pid || (job.is_some() && other.1.as_ref() == job)
+            let is_of_job = |other: &&(i32, Option<JobKey>, bool)| {
+                let both = job.zip(other.1.as_ref());
+                other.0 == watched.pid || both.is_some_and(|(own, other)| own.agrees(other))
             };
             let pids: Vec<i32> = all.iter().filter(is_of_job).map(|other| other.0).collect();
             let hangs = all.iter().find(is_of_job).is_some_and(|first| first.2);

@@ -27,6 +27,24 @@ struct Recorded {
     error: Option<io::Error>,
 }
 
+impl Recorded {
+    fn end(self) -> anyhow::Result<()> {
+        if let Some(mut sink) = self.sink {
+            if let Some(newest) = self.newest {
+                sink.write(&Segment {
+                    last: true,
+                    ..newest
+                })?;
+            }
+            sink.finish()?;
+        }
+        match self.error {
+            Some(error) => Err(error.into()),
+            None => Ok(()),
+        }
+    }
+}
+
 impl LiveSink {
     /// The sink, and what comes out of it.
     pub(crate) fn new() -> (Self, Receiver<Segment>) {
@@ -43,30 +61,22 @@ impl LiveSink {
         lock.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From the next segment on, everything goes into `sink` too.
-    pub(crate) fn record(&self, sink: RecordingSink) {
-        *self.recording() = Recorded {
+    /// From the next segment on, everything goes into `sink` too. Ends the recording under way, if
+    /// there is one; an error where not all of that was written.
+    pub(crate) fn record(&self, sink: RecordingSink) -> anyhow::Result<()> {
+        let next = Recorded {
             sink: Some(sink),
             ..Recorded::default()
         };
+        // At once, so that each segment is in one of them.
+        let recorded = std::mem::replace(&mut *self.recording(), next);
+        recorded.end()
     }
 
     /// Ends the recording under way, if there is one; an error where not all of it was written.
     pub(crate) fn end_recording(&self) -> anyhow::Result<()> {
         let recorded = std::mem::take(&mut *self.recording());
-        if let Some(mut sink) = recorded.sink {
-            if let Some(newest) = recorded.newest {
-                sink.write(&Segment {
-                    last: true,
-                    ..newest
-                })?;
-            }
-            sink.finish()?;
-        }
-        match recorded.error {
-            Some(error) => Err(error.into()),
-            None => Ok(()),
-        }
+        recorded.end()
     }
 
     /// The error that ended the recording; returned once.

@@ -1,6 +1,6 @@
 //! `torchspy report … --mlflow URI`: logs a recording, or the recordings of a job.
 
-use super::report_job::{page, recordings, shown};
+use super::report_job::{page, recordings};
 use crate::analysis::job::Job;
 use crate::cli::failure::Failure;
 use crate::cli::formats::Format;
@@ -8,6 +8,7 @@ use crate::cli::job_plan::JobPlan;
 use crate::cli::mlflow::{Artifact, MlflowPlan, MlflowRun};
 use crate::cli::outputs;
 use crate::cli::plan::Drawing;
+use crate::cli::ring_files::{Source, sources};
 use crate::model::profile::Profile;
 use crate::report::command::shown_command;
 use crate::report::mlflow::{Worker, workers};
@@ -33,8 +34,8 @@ pub(super) fn recording(
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
     let name = if confidential { "recording" } else { &*stem };
     let mut run = MlflowRun::start(plan, name, &command, started)?;
-    let own = Some(file).filter(|_| !confidential);
-    log_workers(&mut run, &all, own)?;
+    let own = [file];
+    log_workers(&mut run, &all, if confidential { &[] } else { &own })?;
     let mut html = Vec::new();
     Format::Page.render(profile, &Drawing::default(), &mut html)?;
     run.artifact(&format!("{name}.html"), &Artifact::Bytes(&html))?;
@@ -48,10 +49,10 @@ pub(super) fn job(plan: &MlflowPlan, job_plan: &JobPlan, job: &Job) -> Result<()
     if job.ranks.is_empty() {
         return Err(nothing(&folder));
     }
-    let files = recordings(&job_plan.folder)?;
-    let paths: FxHashMap<String, &Path> = files
+    let sources = sources(job_plan, &recordings(&job_plan.folder)?);
+    let sources: FxHashMap<&String, &Source> = sources
         .iter()
-        .map(|path| (shown(job_plan, path), path.as_path()))
+        .map(|source| (&source.name, source))
         .collect();
     let absolute = job_plan.folder.canonicalize().unwrap_or_default();
     let stem = absolute.file_name().unwrap_or_default().to_string_lossy();
@@ -73,11 +74,11 @@ pub(super) fn job(plan: &MlflowPlan, job_plan: &JobPlan, job: &Job) -> Result<()
     });
     let mut run = MlflowRun::start(plan, name, &command, ms(first))?;
     for (at, recording) in job.recordings.iter().enumerate() {
-        let Some(&path) = paths.get(&recording.file) else {
+        let Some(&source) = sources.get(&recording.file) else {
             continue;
         };
-        let set = job_plan.rules.set;
-        let mut profile = outputs::read_profile(path, &recording.file, &job_plan.regions, set)?;
+        let opened = source.open()?;
+        let mut profile = opened.profile(&job_plan.regions, job_plan.rules.set)?;
         outputs::hide(confidential, [&mut profile]);
         let mut all = workers(&profile);
         // Of another job, or started again later.
@@ -92,34 +93,25 @@ pub(super) fn job(plan: &MlflowPlan, job_plan: &JobPlan, job: &Job) -> Result<()
                 .iter()
                 .any(|rank| rank.is_none_or(|rank| rank == worker.rank))
         });
-        log_workers(
-            &mut run,
-            &all,
-            Some(path).filter(|_| confidential.is_none()),
-        )?;
+        let files = source.paths().filter(|_| confidential.is_none());
+        log_workers(&mut run, &all, &files.collect::<Vec<_>>())?;
     }
     run.artifact(&format!("{name}.html"), &Artifact::Bytes(&page(job)?))?;
     run.finish(ms(last))
 }
 
-/// Logs the ranks of a recording; the recording is with its rank, or with the run itself if it has
+/// Logs the ranks of a recording; its files are with its rank, or with the run itself if it has
 /// several.
-fn log_workers(
-    run: &mut MlflowRun<'_>,
-    all: &[Worker],
-    recording: Option<&Path>,
-) -> Result<(), Failure> {
-    let own = recording.filter(|_| all.len() == 1);
+fn log_workers(run: &mut MlflowRun<'_>, all: &[Worker], files: &[&Path]) -> Result<(), Failure> {
+    let is_one = all.len() == 1;
     for worker in all {
-        run.worker(worker, own)?;
+        run.worker(worker, if is_one { files } else { &[] })?;
     }
-    match recording.filter(|_| all.len() != 1) {
-        Some(path) => {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            run.artifact(&name, &Artifact::File(path))
-        }
-        None => Ok(()),
+    for path in files.iter().filter(|_| !is_one) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        run.artifact(&name, &Artifact::File(path))?;
     }
+    Ok(())
 }
 
 fn first_ms(all: &[Worker]) -> i64 {

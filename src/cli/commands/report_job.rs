@@ -13,7 +13,7 @@ use crate::cli::objects::fetch;
 use crate::cli::output_file::write_named;
 use crate::cli::output_names::OutputFile;
 use crate::cli::outputs;
-use crate::cli::regular::open_regular;
+use crate::cli::ring_files::{Source, sources};
 use crate::model::reduction::Reduction;
 use crate::report::csv;
 use crate::report::job_page;
@@ -21,14 +21,12 @@ use crate::report::json::job::render_job_json;
 use crate::report::label::counted;
 use crate::report::parquet::reduced;
 use crate::report::text::job::render_job;
-use crate::resolve::confidential::Confidential;
 use std::fs::{self, File, Permissions};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::UNIX_EPOCH;
 
 /// Folders in folders are searched to this depth.
 const DEPTH: usize = 8;
@@ -83,7 +81,7 @@ pub(super) fn read(plan: &JobPlan) -> Result<Job, Failure> {
     read_files(plan, &recordings(&plan.folder)?)
 }
 
-/// Reads recordings of a folder, in parallel.
+/// Reads recordings of a folder, in parallel: files of one session as one.
 fn read_files(plan: &JobPlan, files: &[PathBuf]) -> Result<Job, Failure> {
     if files.is_empty() {
         return Err(
@@ -94,22 +92,24 @@ fn read_files(plan: &JobPlan, files: &[PathBuf]) -> Result<Job, Failure> {
                 ),
         );
     }
+    let sources = sources(plan, files);
     let next = AtomicUsize::new(0);
     let workers = thread::available_parallelism()
         .map_or(1, usize::from)
-        .min(files.len());
+        .min(sources.len());
     let mut folded = Folded::default();
     thread::scope(|scope| {
         let (sender, receiver) = mpsc::sync_channel(workers);
         for _ in 0..workers {
-            let (sender, next) = (sender.clone(), &next);
+            let (sender, next, sources) = (sender.clone(), &next, &sources);
             scope.spawn(move || {
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(file) = files.get(at) else { return };
-                    let name = shown(plan, file);
-                    let reduction = reduction(plan, file, &name);
-                    if sender.send((name, reduction)).is_err() {
+                    let Some(source) = sources.get(at) else {
+                        return;
+                    };
+                    let reduction = reduction(plan, source);
+                    if sender.send((source.name.clone(), reduction)).is_err() {
                         return;
                     }
                 }
@@ -150,18 +150,6 @@ fn read_files(plan: &JobPlan, files: &[PathBuf]) -> Result<Job, Failure> {
     Ok(job)
 }
 
-/// What a file is called: its path in the folder, hashed where names are.
-pub(super) fn shown(plan: &JobPlan, file: &Path) -> String {
-    let below = file.strip_prefix(&plan.folder).ok();
-    let name = below.filter(|name| !name.as_os_str().is_empty());
-    let name = name.unwrap_or(file);
-    let name = name.display().to_string();
-    match &plan.confidential {
-        Some(key) => Confidential::new(key).file(&name),
-        None => name,
-    }
-}
-
 /// The recordings in a folder, by name.
 pub(super) fn recordings(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     if folder.is_file() {
@@ -194,26 +182,24 @@ fn search(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> std::io::Res
     Ok(())
 }
 
-/// The reduction of a recording: kept beside it, or made and kept.
-fn reduction(plan: &JobPlan, path: &Path, shown: &str) -> anyhow::Result<Reduction> {
-    let file = open_regular(path)?;
-    let data = file.metadata()?;
-    let modified = data.modified()?.duration_since(UNIX_EPOCH);
-    let source = reduced::source(data.len(), modified.map_or(0, |time| time.as_nanos()));
-    let kept = path.with_extension("reduced.parquet");
+/// The reduction of a recording: kept beside its first file, or made and kept.
+fn reduction(plan: &JobPlan, source: &Source) -> anyhow::Result<Reduction> {
+    let opened = source.open()?;
+    let state = reduced::source(&opened.state());
+    let kept = opened.first.with_extension("reduced.parquet");
     let is_plain =
         plan.regions.is_empty() && plan.rules.are_built_in() && plan.confidential.is_none();
     if is_plain
         && let Ok(kept) = fs::read(&kept)
-        && let Ok(reduction) = reduced::read(kept, &source)
+        && let Ok(reduction) = reduced::read(kept, &state)
     {
         return Ok(reduction);
     }
-    let mut profile = outputs::read_profile_of(&file, shown, &plan.regions, plan.rules.set)?;
+    let mut profile = opened.profile(&plan.regions, plan.rules.set)?;
     outputs::hide(plan.confidential.as_deref(), [&mut profile]);
     let reduction = reduce(&profile);
     if is_plain && profile.growing_until_ns.is_none() {
-        keep(&reduction, &source, &kept, data.permissions());
+        keep(&reduction, &state, &kept, opened.permissions);
     }
     Ok(reduction)
 }

@@ -86,7 +86,8 @@ impl TopFiles {
             .and_then(|file| RecordingSink::start(file, &run).inspect_err(|_| forget_empty(&path)));
         match sink {
             Ok(sink) => {
-                self.sink.record(sink);
+                // No other one is under way that could fail.
+                let _ = self.sink.record(sink);
                 self.recording = Some(path.display().to_string());
                 None
             }

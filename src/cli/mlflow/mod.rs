@@ -67,22 +67,15 @@ impl<'p> MlflowRun<'p> {
     }
 
     /// Logs a rank, with its recording.
-    pub(crate) fn worker(
-        &mut self,
-        worker: &Worker,
-        recording: Option<&Path>,
-    ) -> Result<(), Failure> {
+    pub(crate) fn worker(&mut self, worker: &Worker, files: &[&Path]) -> Result<(), Failure> {
         let tags = [("mlflow.parentRunId", self.parent.id.as_str())];
         let run =
             self.client
                 .create_run(&self.experiment, &worker.name, worker.started_ms, &tags)?;
-        let logged = self
-            .client
-            .log(&run, worker)
-            .and_then(|()| match recording {
-                Some(path) => self.upload(&run, file_name(path), &Artifact::File(path)),
-                None => Ok(()),
-            });
+        let logged = self.client.log(&run, worker).and_then(|()| {
+            let mut files = files.iter();
+            files.try_for_each(|path| self.upload(&run, file_name(path), &Artifact::File(path)))
+        });
         let status = if logged.is_ok() { "FINISHED" } else { "FAILED" };
         let ended = self.client.end_run(&run, status, worker.ended_ms);
         self.workers += 1;

@@ -95,7 +95,12 @@ pub(super) fn encode_run(run: &RunInfo) -> Result<Vec<u8>, Corrupt> {
         .take(MAX_FUNCTIONS)
         .map(ToString::to_string)
         .collect();
-    postcard::to_stdvec(&(run, regions)).map_err(|_| Corrupt("the header cannot be written"))
+    // What comes after the regions is not read by versions that do not know it.
+    match run.session {
+        Some(session) => postcard::to_stdvec(&(run, regions, session)),
+        None => postcard::to_stdvec(&(run, regions)),
+    }
+    .map_err(|_| Corrupt("the header cannot be written"))
 }
 
 /// Decodes the result of [`encode_run`]. Invalid regions are dropped.
@@ -104,11 +109,14 @@ pub(super) fn decode_run(block: &[u8]) -> Result<RunInfo, Corrupt> {
     let (mut run, rest): (RunInfo, _) = postcard::take_from_bytes(block).map_err(damaged)?;
     // Version 1 ends here.
     if !rest.is_empty() {
-        let regions: Vec<String> = postcard::from_bytes(rest).map_err(damaged)?;
+        let (regions, rest): (Vec<String>, _) = postcard::take_from_bytes(rest).map_err(damaged)?;
         let regions = regions.iter().take(MAX_FUNCTIONS);
         run.regions = regions
             .filter_map(|text| Region::parse(text).ok())
             .collect();
+        if !rest.is_empty() {
+            run.session = Some(postcard::from_bytes(rest).map_err(damaged)?);
+        }
     }
     Ok(run)
 }

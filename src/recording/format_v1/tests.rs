@@ -381,6 +381,17 @@ fn the_run_comes_back() {
         ..RunInfo::default()
     };
     assert_eq!(decode_run(&encode_run(&run).unwrap()).unwrap(), run);
+    let of_session = RunInfo {
+        session: Some(ClockPair {
+            monotonic_ns: 1,
+            wall_ns: u64::MAX,
+        }),
+        ..run
+    };
+    assert_eq!(
+        decode_run(&encode_run(&of_session).unwrap()).unwrap(),
+        of_session
+    );
 }
 
 #[test]

@@ -46,11 +46,12 @@ pub enum ReadError {
     Column(&'static str),
 }
 
-/// What a reduction was made from: equal texts mean equal reductions.
-pub fn source(size: u64, modified_ns: u128) -> String {
+/// What a reduction was made from, by the state of its file or files: equal texts mean equal
+/// reductions.
+pub fn source(files: &str) -> String {
     let rules = RuleSet::built_in().version;
     let torchspy = env!("CARGO_PKG_VERSION");
-    format!("{VERSION} {torchspy} {rules} {size} {modified_ns}")
+    format!("{VERSION} {torchspy} {rules} {files}")
 }
 
 fn schema() -> SchemaRef {

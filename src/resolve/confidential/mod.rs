@@ -148,6 +148,7 @@ impl Confidential {
             run,
             start_ns: _,
             end_ns: _,
+            gaps: _,
             whole_ns: _,
             left_out_steps: _,
             growing_until_ns: _,
@@ -532,6 +533,7 @@ impl Confidential {
             started_wall_ns: _,
             notes,
             regions,
+            session: _,
         } = run;
         *host = self.hash("host", host);
         *command = self.command(command);
