@@ -45,7 +45,7 @@ fn the_package_runs_the_program_and_loads_recordings() {
     let expected = Command::new(TORCHSPY).arg("--version").output().unwrap();
     assert_eq!(version.stdout, expected.stdout, "{version:?}");
     let failed = python(&tables, &["-m", "torchspy", "report", "missing.tspy"]);
-    assert_eq!(failed.status.code(), Some(2), "{failed:?}");
+    assert_eq!(failed.status.code(), Some(1), "{failed:?}");
 
     let loaded = python(&tables, &["-c", LOADS, &recording]);
     let answers: serde_json::Value =

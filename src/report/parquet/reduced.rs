@@ -8,16 +8,12 @@ use crate::model::named::Named;
 use crate::model::reduction::{ReducedRow, Reduction};
 use crate::model::wait::WaitKind;
 use crate::torch::rules::RuleSet;
-use arrow_array::cast::AsArray;
-use arrow_array::types::{Int32Type, Int64Type, UInt16Type, UInt32Type};
-use arrow_array::{
-    Array, ArrayRef, DictionaryArray, Int64Array, RecordBatch, StringArray, UInt16Array,
-    UInt32Array,
-};
-use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray, UInt16Array, UInt32Array};
+use arrow_schema::{DataType as ArrowType, Field, Schema, SchemaRef};
 use bytes::Bytes;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
+use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 use std::io::{self, Write};
 use std::sync::Arc;
 
@@ -34,8 +30,6 @@ const NO_CHECKSUM: &str = "00000000";
 pub enum ReadError {
     #[error(transparent)]
     Parquet(#[from] ParquetError),
-    #[error(transparent)]
-    Arrow(#[from] arrow_schema::ArrowError),
     #[error(transparent)]
     Json(#[from] serde_json::Error),
     #[error("it is of another recording, rules or torchspy")]
@@ -56,9 +50,9 @@ pub fn source(files: &str) -> String {
 
 fn schema() -> SchemaRef {
     let fields = [
-        ("rank", DataType::UInt32, true),
+        ("rank", ArrowType::UInt32, true),
         ("host", text_type(), false),
-        ("step", DataType::Int64, true),
+        ("step", ArrowType::Int64, true),
         ("phase", text_type(), false),
         ("summary_row", text_type(), false),
         ("activity", text_type(), false),
@@ -66,13 +60,13 @@ fn schema() -> SchemaRef {
         ("wait_for", text_type(), true),
         ("function", text_type(), true),
         ("file", text_type(), true),
-        ("line", DataType::UInt32, true),
-        ("ns", DataType::Int64, false),
+        ("line", ArrowType::UInt32, true),
+        ("ns", ArrowType::Int64, false),
         // For reading back: numbers of rank, bin, wait and line in the metadata.
-        ("rank_id", DataType::UInt32, false),
-        ("bin_id", DataType::UInt16, true),
-        ("wait_id", DataType::UInt32, true),
-        ("place_id", DataType::UInt32, true),
+        ("rank_id", ArrowType::UInt32, false),
+        ("bin_id", ArrowType::UInt16, true),
+        ("wait_id", ArrowType::UInt32, true),
+        ("place_id", ArrowType::UInt32, true),
     ];
     let fields = fields.map(|(name, kind, nullable)| Field::new(name, kind, nullable));
     Arc::new(Schema::new(fields.to_vec()))
@@ -188,8 +182,9 @@ pub fn read(mut file: Vec<u8>, source: &str) -> Result<Reduction, ReadError> {
     if !is_whole(&mut file) {
         return Err(ReadError::Damaged);
     }
-    let builder = ParquetRecordBatchReaderBuilder::try_new(Bytes::from(file))?;
-    let keys = builder.metadata().file_metadata().key_value_metadata();
+    // Without Arrow, which would be most of what is read with.
+    let reader = SerializedFileReader::new(Bytes::from(file))?;
+    let keys = reader.metadata().file_metadata().key_value_metadata();
     let key = |name: &str| {
         let pair = keys?.iter().find(|pair| pair.key == name)?;
         pair.value.as_deref()
@@ -198,68 +193,85 @@ pub fn read(mut file: Vec<u8>, source: &str) -> Result<Reduction, ReadError> {
         return Err(ReadError::Stale);
     }
     let mut reduction: Reduction = serde_json::from_str(key(HEAD).ok_or(ReadError::Stale)?)?;
-    for batch in builder.build()? {
-        add_rows(&batch?, &mut reduction.rows)?;
+    for group in 0..reader.num_row_groups() {
+        add_rows(&*reader.get_row_group(group)?, &mut reduction.rows)?;
     }
     Ok(reduction)
 }
 
-/// A column of stable names, as values.
-struct NameColumn<'b, T> {
-    keys: &'b arrow_array::PrimitiveArray<Int32Type>,
-    values: Vec<Option<T>>,
+/// The values of a column, in each row.
+fn column<T: DataType>(
+    group: &dyn RowGroupReader,
+    name: &'static str,
+) -> Result<Vec<Option<T::T>>, ReadError> {
+    let wrong = ReadError::Column(name);
+    let columns = group.metadata().columns();
+    let at = columns
+        .iter()
+        .position(|column| column.column_path().string() == name);
+    let reader = at.map(|at| group.get_column_reader(at)).transpose()?;
+    let Some(mut reader) = reader.and_then(T::get_column_reader) else {
+        return Err(wrong);
+    };
+    let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
+    let (mut levels, mut values) = (Vec::new(), Vec::new());
+    let (read, ..) = reader.read_records(rows, Some(&mut levels), None, &mut values)?;
+    if read != rows {
+        return Err(wrong);
+    }
+    // A column without nulls has no levels.
+    levels.resize(rows, 1);
+    let mut values = values.into_iter();
+    let value = |level: i16| (level > 0).then(|| values.next()).flatten();
+    Ok(levels.into_iter().map(value).collect())
 }
 
-impl<'b, T: Named> NameColumn<'b, T> {
-    fn new(batch: &'b RecordBatch, name: &'static str, all: &[T]) -> Result<Self, ReadError> {
-        let column = batch.column_by_name(name);
-        let column = column.and_then(|column| column.as_any().downcast_ref());
-        let column: &DictionaryArray<Int32Type> = column.ok_or(ReadError::Column(name))?;
-        let values = column.values().as_string_opt::<i32>();
-        let values = values.ok_or(ReadError::Column(name))?.iter();
-        let named = |name: &str| all.iter().copied().find(|each| each.stable_name() == name);
-        Ok(Self {
-            keys: column.keys(),
-            values: values.map(|value| value.and_then(named)).collect(),
-        })
-    }
-
-    fn get(&self, row: usize) -> Option<T> {
-        let is_set = self.keys.is_valid(row);
-        let key = usize::try_from(is_set.then(|| self.keys.value(row))?).ok()?;
-        self.values.get(key).copied().flatten()
-    }
+/// The values of a column of stable names.
+fn named<T: Named>(
+    group: &dyn RowGroupReader,
+    name: &'static str,
+    all: &[T],
+) -> Result<Vec<Option<T>>, ReadError> {
+    let names = column::<ByteArrayType>(group, name)?.into_iter();
+    let mut last: Option<(ByteArray, Option<T>)> = None;
+    let mut of = |bytes: ByteArray| match &last {
+        // Rows are sorted.
+        Some((before, value)) if *before == bytes => *value,
+        _ => {
+            let is_it = |each: &T| each.stable_name().as_bytes() == bytes.data();
+            let value = all.iter().copied().find(is_it);
+            last = Some((bytes, value));
+            value
+        }
+    };
+    Ok(names.map(|name| of(name?)).collect())
 }
 
-fn add_rows(batch: &RecordBatch, rows: &mut Vec<ReducedRow>) -> Result<(), ReadError> {
-    fn column<'b, P: arrow_array::ArrowPrimitiveType>(
-        batch: &'b RecordBatch,
-        name: &'static str,
-    ) -> Result<&'b arrow_array::PrimitiveArray<P>, ReadError> {
-        let column = batch.column_by_name(name);
-        let column = column.and_then(|column| column.as_primitive_opt::<P>());
-        column.ok_or(ReadError::Column(name))
-    }
-    let phases = NameColumn::new(batch, "phase", Phase::ALL)?;
-    let summary_rows = NameColumn::new(batch, "summary_row", SummaryRow::ALL)?;
-    let activities = NameColumn::new(batch, "activity", Activity::ALL)?;
-    let waits = NameColumn::new(batch, "wait", WaitKind::ALL)?;
-    let times = column::<Int64Type>(batch, "ns")?;
-    let ranks = column::<UInt32Type>(batch, "rank_id")?;
-    let bins = column::<UInt16Type>(batch, "bin_id")?;
-    let labels = column::<UInt32Type>(batch, "wait_id")?;
-    let places = column::<UInt32Type>(batch, "place_id")?;
-    for row in 0..batch.num_rows() {
+fn add_rows(group: &dyn RowGroupReader, rows: &mut Vec<ReducedRow>) -> Result<(), ReadError> {
+    let phases = named(group, "phase", Phase::ALL)?;
+    let summary_rows = named(group, "summary_row", SummaryRow::ALL)?;
+    let activities = named(group, "activity", Activity::ALL)?;
+    let waits = named(group, "wait", WaitKind::ALL)?;
+    let times = column::<Int64Type>(group, "ns")?;
+    let ranks = column::<Int32Type>(group, "rank_id")?;
+    let bins = column::<Int32Type>(group, "bin_id")?;
+    let labels = column::<Int32Type>(group, "wait_id")?;
+    let places = column::<Int32Type>(group, "place_id")?;
+    // Unsigned numbers of 32 bits are stored as signed ones.
+    let unsigned = |value: Option<i32>| value.map(i32::cast_unsigned);
+    for row in 0..times.len() {
         rows.push(ReducedRow {
-            rank: ranks.value(row),
-            bin: bins.is_valid(row).then(|| bins.value(row)),
-            phase: phases.get(row).unwrap_or_default(),
-            row: summary_rows.get(row).unwrap_or_default(),
-            activity: activities.get(row).unwrap_or_default(),
-            wait: waits.get(row),
-            wait_label: labels.is_valid(row).then(|| labels.value(row)),
-            place: places.is_valid(row).then(|| places.value(row)),
-            ns: u64::try_from(times.value(row)).unwrap_or(0),
+            rank: unsigned(ranks[row]).unwrap_or(0),
+            bin: bins[row].and_then(|bin| u16::try_from(bin).ok()),
+            phase: phases[row].unwrap_or_default(),
+            row: summary_rows[row].unwrap_or_default(),
+            activity: activities[row].unwrap_or_default(),
+            wait: waits[row],
+            wait_label: unsigned(labels[row]),
+            place: unsigned(places[row]),
+            ns: times[row]
+                .and_then(|ns| u64::try_from(ns).ok())
+                .unwrap_or(0),
         });
     }
     Ok(())
