@@ -40,6 +40,20 @@ fn below(folder: PathBuf, start: &str, file: &str) -> Option<PathBuf> {
     files.filter(|path| path.exists()).max()
 }
 
+/// The Python of an environment that scripts/torch-env made; of several the newest: the others are
+/// of earlier lists of packages.
+fn environment(kind: &str) -> Option<PathBuf> {
+    let made = |folder: &PathBuf| folder.join(".complete").metadata().ok()?.modified().ok();
+    let start = format!("{kind}-");
+    let entries = std::fs::read_dir(cache()).ok()?.flatten();
+    let named = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&start));
+    let folders = named.map(|entry| entry.path());
+    let folder = folders
+        .filter(|folder| made(folder).is_some())
+        .max_by_key(made)?;
+    Some(folder.join("bin/python"))
+}
+
 /// pyenv's interpreter of a version (`3.11`).
 fn pyenv(version: &str) -> Option<PathBuf> {
     let program = if version.starts_with('2') {
@@ -92,20 +106,20 @@ pub fn rooted_python(name: &str) -> Option<(String, Option<PathBuf>)> {
 
 /// The Python that has torch.
 pub fn torch_python() -> Option<PathBuf> {
-    let found = below(cache(), "torch-", "bin/python");
+    let found = environment("torch");
     or_skip(found, "no torch environment (scripts/torch-env makes it)")
 }
 
 /// The Python that has ipykernel and gevent.
 pub fn runtimes_python() -> Option<PathBuf> {
-    let found = below(cache(), "runtimes-", "bin/python");
+    let found = environment("runtimes");
     let reason = "no ipykernel and gevent (scripts/torch-env runtimes makes them)";
     or_skip(found, reason)
 }
 
 /// The Python that has DuckDB and pandas.
 pub fn tables_python() -> Option<PathBuf> {
-    let found = below(cache(), "tables-", "bin/python");
+    let found = environment("tables");
     let reason = "no DuckDB and pandas (scripts/torch-env tables makes them)";
     or_skip(found, reason)
 }
@@ -114,21 +128,21 @@ pub fn tables_python() -> Option<PathBuf> {
 pub fn spark_python() -> Option<PathBuf> {
     let java = Command::new("java").arg("-version").output();
     let runs = java.is_ok_and(|output| output.status.success());
-    let found = runs.then(|| below(cache(), "spark-", "bin/python"));
+    let found = runs.then(|| environment("spark"));
     let reason = "no Spark, or no Java (scripts/torch-env spark makes the one)";
     or_skip(found.flatten(), reason)
 }
 
 /// The Python that has an S3 server.
 pub fn objects_python() -> Option<PathBuf> {
-    let found = below(cache(), "objects-", "bin/python");
+    let found = environment("objects");
     let reason = "no S3 server (scripts/torch-env objects makes it)";
     or_skip(found, reason)
 }
 
 /// The Python that has the messages of OTLP.
 pub fn otlp_python() -> Option<PathBuf> {
-    let found = below(cache(), "otlp-", "bin/python");
+    let found = environment("otlp");
     let reason = "no messages of OTLP (scripts/torch-env otlp makes them)";
     or_skip(found, reason)
 }

@@ -15,7 +15,8 @@ answers = []
 for frames in libraries:
     samples = torchspy.load(sys.argv[1], frames=frames)
     stacks = torchspy.load(sys.argv[1], stacks=True, frames=frames)
-    answers.append([int(samples["weight_ns"].sum()), len(samples), len(stacks), set(samples["stack_id"]) <= set(stacks["stack_id"])])
+    known = samples["stack_id"].dropna() if frames == "pandas" else samples["stack_id"].drop_nulls()
+    answers.append([int(samples["weight_ns"].sum()), len(samples), len(stacks), set(known) <= set(stacks["stack_id"])])
 try:
     torchspy.load("/dev/null")
 except torchspy.RecordingError as error:
