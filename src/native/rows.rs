@@ -235,6 +235,17 @@ fn try_read_row_by_code(module: &Module, symbols: &SymbolTable, address: u64) ->
     let start = symbols.lookup(address)?.start;
     let code = module.image()?.piece(start..address)?;
     let frame = Machine::frame_by_code(&code.read(0, Machine::MAX_CODE as u64)?)?;
+    let is_return = |register: u16| Machine::LINKS && register == Machine::RETURN_ADDRESS;
+    let linked = frame
+        .saved
+        .iter()
+        .find(|(register, _)| is_return(*register));
+    let return_address = match linked {
+        Some(&(_, offset)) => Rule::Saved(offset),
+        None if frame.lost.iter().any(|&register| is_return(register)) => return None,
+        None if Machine::LINKS => Rule::Same,
+        None => Rule::Saved(-Machine::POINTER_BYTES.cast_signed()),
+    };
     let saved = frame
         .saved
         .into_iter()
@@ -248,7 +259,7 @@ fn try_read_row_by_code(module: &Module, symbols: &SymbolTable, address: u64) ->
             CfaSource::Register(register, offset) => Cfa::Offset { register, offset },
             CfaSource::Slot { slot, offset } => Cfa::Slot { slot, offset },
         },
-        return_address: Rule::Saved(-Machine::POINTER_BYTES.cast_signed()),
+        return_address,
         rules: saved.chain(lost).collect(),
         signal: false,
         by_code: true,
@@ -404,6 +415,7 @@ fn restore(registers: &mut Registers, register: usize, value: Result<u64, RuleEr
 }
 
 fn finish(mut registers: Registers, address: u64, stack_pointer: u64) -> Caller {
+    let address = Machine::return_address(address);
     registers.set(Registers::STACK_POINTER, stack_pointer);
     registers.set(Registers::INSTRUCTION_POINTER, address);
     Caller {
