@@ -83,13 +83,17 @@ pub trait Architecture {
     /// address belongs to, is not carried out.
     fn frame_by_code(code: &[u8]) -> Option<CodeFrame>;
 
+    /// The frame that the kernel makes to deliver a signal, where the code that returns from it has
+    /// no unwind tables.
+    const SIGNAL_FRAME: Option<SignalFrame> = None;
+
     /// Numbers and values of the registers of a stopped thread.
     fn registers(user: &user_regs_struct) -> impl Iterator<Item = (usize, u64)>;
     /// Whether a system call's result is where its first argument was, which is then unknown.
     const RESULT_REPLACES_ARGUMENT: bool = false;
     /// The system call that a stopped thread is about to return from; `None` where it was not in
-    /// one, or in one of another architecture's, as 32-bit programs are. `code` gives 8 bytes of the
-    /// thread's code at an address.
+    /// one, or in one of another architecture's, as 32-bit programs are. `code` gives 8 bytes of
+    /// the thread's code at an address.
     fn system_call(
         user: &user_regs_struct,
         code: impl FnOnce(u64) -> Option<u64>,
@@ -122,6 +126,15 @@ pub struct CodeFrame {
     pub saved: Vec<(u16, i64)>,
     /// Such registers that were overwritten without a trace.
     pub lost: Vec<u16>,
+}
+
+/// The frame that the kernel makes to deliver a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SignalFrame {
+    /// The two instructions of the code that handlers return to, equally long.
+    pub code: &'static [u8],
+    /// Offset of register 0 from the stack pointer there; the others follow by number.
+    pub registers: i64,
 }
 
 /// How to compute the CFA.

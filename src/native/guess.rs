@@ -2,7 +2,7 @@
 //! drivers, hand-written assembly with wrong tables. Each guess is a return address in executable
 //! memory that follows a call.
 
-use super::rows::Caller;
+use super::rows::{Caller, returned_to};
 use super::sites::Site;
 use super::unwind::{Found, NativeFrame, Walk};
 use crate::arch::{Architecture, Machine};
@@ -124,14 +124,4 @@ fn by_scan(walk: &mut Walk<'_>, frame: &NativeFrame, limit: Option<u64>) -> Opti
         slot = after;
     }
     None
-}
-
-fn returned_to(mut registers: Registers, address: u64, stack_pointer: u64) -> Caller {
-    registers.set(Registers::STACK_POINTER, stack_pointer);
-    registers.set(Registers::INSTRUCTION_POINTER, address);
-    Caller {
-        registers,
-        address,
-        stack_pointer,
-    }
 }

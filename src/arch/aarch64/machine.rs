@@ -2,7 +2,7 @@
 
 use super::{CALLEE_SAVED, Call, FRAME_POINTER, RETURN_ADDRESS, STACK_POINTER};
 use super::{call_around, calls, frame, without_signature};
-use crate::arch::{Architecture, CodeFrame, SystemCall};
+use crate::arch::{Architecture, CodeFrame, SignalFrame, SystemCall};
 use nix::libc::user_regs_struct;
 
 /// aarch64, 64-bit programs. DWARF numbers (DWARF for the Arm 64-bit architecture, section 4.1): 0
@@ -58,6 +58,14 @@ impl Architecture for Aarch64 {
         frame::frame_by_code(code.get(..Self::MAX_CODE).unwrap_or(code))
     }
 
+    /// `mov x8, #139; svc #0` in the vDSO (arch/arm64/kernel/vdso/sigreturn.S; it has no unwind
+    /// tables since Linux 5.8). `struct rt_sigframe` (arch/arm64/kernel/signal.c): a siginfo of 128
+    /// bytes, then 176 of the ucontext and 8 of the sigcontext before x0.
+    const SIGNAL_FRAME: Option<SignalFrame> = Some(SignalFrame {
+        code: &[0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4],
+        registers: 128 + 176 + 8,
+    });
+
     fn registers(user: &user_regs_struct) -> impl Iterator<Item = (usize, u64)> {
         let values = user.regs.into_iter().chain([user.sp, user.pc]);
         values.enumerate()
@@ -82,7 +90,7 @@ impl Architecture for Aarch64 {
         })
     }
 
-    /// glibc since 2.17: `tid` of `struct pthread` (nptl/descr.h) behind a header of 192 bytes and a
-    /// list entry of 16. musl 1.2: `tid` of `struct __pthread` (src/internal/pthread_impl.h).
+    /// glibc since 2.17: `tid` of `struct pthread` (nptl/descr.h) behind a header of 192 bytes and
+    /// a list entry of 16. musl 1.2: `tid` of `struct __pthread` (src/internal/pthread_impl.h).
     const TID_OFFSETS: &'static [u64] = &[0xd0, 0x20];
 }
