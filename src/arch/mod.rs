@@ -7,8 +7,12 @@
 
 pub mod system_calls;
 
+#[cfg(any(target_arch = "aarch64", test))]
+mod aarch64;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
+#[cfg(target_arch = "aarch64")]
+pub use aarch64::Aarch64 as Machine;
 #[cfg(target_arch = "x86_64")]
 pub use x86_64::X86_64 as Machine;
 
@@ -42,6 +46,13 @@ pub trait Architecture {
     const LINKS: bool;
     /// Registers that a function returns as it got them, but for the stack pointer.
     const CALLEE_SAVED: &'static [usize];
+    /// Whose instructions of unwind tables it has.
+    const VENDOR: gimli::Vendor = gimli::Vendor::Default;
+    /// The return address that a word on the stack, or in a register, stands for: without what
+    /// protects it.
+    fn return_address(word: u64) -> u64 {
+        word
+    }
 
     /// Bytes of the longest call instruction.
     const LONGEST_CALL: usize;
@@ -53,12 +64,14 @@ pub trait Architecture {
     /// Where the call that returns to `address` goes, if `before`, the
     /// [`Architecture::DIRECT_CALL`] bytes before it, is a direct one.
     fn call_target(address: u64, before: &[u8]) -> Option<u64>;
-    /// Where unconditional jumps in `code`, which lies at `address`, may go: `None` for one through
-    /// memory. Instructions are not told apart: other bytes can look like a jump.
+    /// Where unconditional jumps in `code`, which lies at `address`, may go: `None` for one to
+    /// where the code does not show. Other bytes can look like a jump.
     fn jumps(address: u64, code: &[u8]) -> impl Iterator<Item = Option<u64>>;
 
-    /// Bytes of a stub of the procedure linkage table.
+    /// Bytes of the longest stub of the procedure linkage table.
     const PLT_STUB: usize;
+    /// Stubs begin at multiples of this, counted from the start of their section.
+    const PLT_STEP: usize = Self::PLT_STUB;
     /// The address of the slot that the stub `code` at `address` jumps through; `None` where it is
     /// no stub.
     fn plt_slot(address: u64, code: &[u8]) -> Option<u64>;
@@ -70,11 +83,21 @@ pub trait Architecture {
     /// address belongs to, is not carried out.
     fn frame_by_code(code: &[u8]) -> Option<CodeFrame>;
 
+    /// The frame that the kernel makes to deliver a signal, where the code that returns from it has
+    /// no unwind tables.
+    const SIGNAL_FRAME: Option<SignalFrame> = None;
+
     /// Numbers and values of the registers of a stopped thread.
     fn registers(user: &user_regs_struct) -> impl Iterator<Item = (usize, u64)>;
+    /// Whether a system call's result is where its first argument was, which is then unknown.
+    const RESULT_REPLACES_ARGUMENT: bool = false;
     /// The system call that a stopped thread is about to return from; `None` where it was not in
-    /// one, or in one of another architecture's, as 32-bit programs are.
-    fn system_call(user: &user_regs_struct) -> Option<SystemCall>;
+    /// one, or in one of another architecture's, as 32-bit programs are. `code` gives 8 bytes of
+    /// the thread's code at an address.
+    fn system_call(
+        user: &user_regs_struct,
+        code: impl FnOnce(u64) -> Option<u64>,
+    ) -> Option<SystemCall>;
 
     /// Offsets from `pthread_self()` at which C libraries may keep a thread's tid. The values are
     /// verified.
@@ -86,7 +109,8 @@ pub trait Architecture {
 pub struct SystemCall {
     /// Its number.
     pub number: u32,
-    /// Its arguments.
+    /// Its arguments; not the first one of a call that returned, where
+    /// [`Architecture::RESULT_REPLACES_ARGUMENT`].
     pub arguments: [u64; 6],
     /// What it is about to return: below 0 an error's negative number.
     pub result: i64,
@@ -97,10 +121,20 @@ pub struct SystemCall {
 pub struct CodeFrame {
     /// Where the canonical frame address is: the stack pointer before the call.
     pub cfa: CfaSource,
-    /// Callee-saved registers and where they were saved, counted from the CFA.
+    /// Callee-saved registers, and the one with the return address where calls leave it in one, and
+    /// where they were saved, counted from the CFA.
     pub saved: Vec<(u16, i64)>,
-    /// Callee-saved registers that were overwritten without a trace.
+    /// Such registers that were overwritten without a trace.
     pub lost: Vec<u16>,
+}
+
+/// The frame that the kernel makes to deliver a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SignalFrame {
+    /// The two instructions of the code that handlers return to, equally long.
+    pub code: &'static [u8],
+    /// Offset of register 0 from the stack pointer there; the others follow by number.
+    pub registers: i64,
 }
 
 /// How to compute the CFA.

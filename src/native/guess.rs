@@ -2,7 +2,7 @@
 //! drivers, hand-written assembly with wrong tables. Each guess is a return address in executable
 //! memory that follows a call.
 
-use super::rows::Caller;
+use super::rows::{Caller, returned_to};
 use super::sites::Site;
 use super::unwind::{Found, NativeFrame, Walk};
 use crate::arch::{Architecture, Machine};
@@ -91,6 +91,7 @@ fn by_frame_pointer(walk: &mut Walk<'_>, frame: &NativeFrame) -> Option<Caller> 
         .memory
         .read_u64(pointer.checked_add(Machine::POINTER_BYTES)?)
         .ok()?;
+    let address = Machine::return_address(address);
     if !walk.follows_call(address) {
         return None;
     }
@@ -115,7 +116,7 @@ fn by_scan(walk: &mut Walk<'_>, frame: &NativeFrame, limit: Option<u64>) -> Opti
     let end = start.checked_add(SCAN_BYTES)?;
     let mut slot = start;
     while slot < end.min(limit.unwrap_or(end)) {
-        let word = walk.memory.read_u64(slot).ok()?;
+        let word = Machine::return_address(walk.memory.read_u64(slot).ok()?);
         let after = slot.checked_add(Machine::POINTER_BYTES)?;
         if walk.follows_call(word) {
             return Some(returned_to(walk.registers, word, after));
@@ -123,14 +124,4 @@ fn by_scan(walk: &mut Walk<'_>, frame: &NativeFrame, limit: Option<u64>) -> Opti
         slot = after;
     }
     None
-}
-
-fn returned_to(mut registers: Registers, address: u64, stack_pointer: u64) -> Caller {
-    registers.set(Registers::STACK_POINTER, stack_pointer);
-    registers.set(Registers::INSTRUCTION_POINTER, address);
-    Caller {
-        registers,
-        address,
-        stack_pointer,
-    }
 }

@@ -3,6 +3,7 @@
 
 use super::image::{ElfImage, Piece};
 use super::symbols::SymbolTable;
+use crate::arch::{Architecture, Machine};
 use crate::elf::{Segments, parse_sections};
 use crate::memory::Memory;
 use crate::model::module::{ModuleInfo, ModuleKind};
@@ -180,6 +181,7 @@ type Section<'a> = gimli::EhFrame<gimli::EndianSlice<'a, gimli::LittleEndian>>;
 fn eh_frame_section(bytes: &[u8]) -> Section<'_> {
     let mut section = gimli::EhFrame::new(bytes, gimli::LittleEndian);
     section.set_address_size(8);
+    section.set_vendor(Machine::VENDOR);
     section
 }
 

@@ -63,13 +63,16 @@ fn named_stubs(file: &dyn Bytes, sections: &[Section], names: &FxHashMap<u64, u3
         .filter(|section| [".plt", ".plt.sec", ".plt.got"].contains(&section.name.as_str()))
     {
         let code = read_items(file, &section.range, MAX_STUBS, Machine::PLT_STUB);
+        let code = code.unwrap_or_default();
         let mut address = section.address;
-        for stub in code.unwrap_or_default().chunks(Machine::PLT_STUB) {
+        for start in (0..code.len()).step_by(Machine::PLT_STEP) {
+            let end = code.len().min(start + Machine::PLT_STUB);
+            let stub = code.get(start..end).unwrap_or_default();
             if let Some(&name) = Machine::plt_slot(address, stub).and_then(|slot| names.get(&slot))
             {
                 stubs.push(Stub { address, name });
             }
-            address = address.wrapping_add(Machine::PLT_STUB as u64);
+            address = address.wrapping_add(Machine::PLT_STEP as u64);
         }
     }
     stubs

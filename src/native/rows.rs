@@ -3,7 +3,7 @@
 use super::expression::{Inputs, RuleError, evaluate};
 use super::modules::{Module, UnwindTables};
 use super::symbols::SymbolTable;
-use crate::arch::{Architecture, CfaSource, Machine};
+use crate::arch::{Architecture, CfaSource, Machine, SignalFrame};
 use crate::model::registers::Registers;
 use gimli::{
     CfaRule, EhFrame, EndianSlice, LittleEndian, RegisterRule, UnwindContext, UnwindExpression,
@@ -225,6 +225,36 @@ fn try_read_row(
     })
 }
 
+/// The row of virtual address `address` if code lies there, or behind it, that returns from signal
+/// handlers and has no unwind tables.
+pub(super) fn read_row_of_signal(module: &Module, address: u64) -> Option<Row> {
+    let SignalFrame { code, registers } = Machine::SIGNAL_FRAME?;
+    let start = address.checked_next_multiple_of(code.len() as u64 / 2)?;
+    let end = start.checked_add(code.len() as u64)?;
+    if module
+        .image()?
+        .piece(start..end)?
+        .read(0, code.len() as u64)?
+        != code
+    {
+        return None;
+    }
+    let place =
+        |register: usize| registers + register as i64 * Machine::POINTER_BYTES.cast_signed();
+    let saved = |register: usize| (register as u16, Rule::Saved(place(register)));
+    let others = (0..Registers::COUNT).filter(|&each| each != Registers::INSTRUCTION_POINTER);
+    Some(Row::Full(Arc::new(FullRow {
+        cfa: Cfa::Offset {
+            register: Registers::STACK_POINTER as u16,
+            offset: 0,
+        },
+        return_address: Rule::Saved(place(Registers::INSTRUCTION_POINTER)),
+        rules: others.map(saved).collect(),
+        signal: true,
+        by_code: false,
+    })))
+}
+
 /// The row of virtual address `address` from the code of its function, if the function's start is
 /// known from its symbol.
 pub(super) fn read_row_by_code(module: &Module, symbols: &SymbolTable, address: u64) -> Row {
@@ -235,6 +265,17 @@ fn try_read_row_by_code(module: &Module, symbols: &SymbolTable, address: u64) ->
     let start = symbols.lookup(address)?.start;
     let code = module.image()?.piece(start..address)?;
     let frame = Machine::frame_by_code(&code.read(0, Machine::MAX_CODE as u64)?)?;
+    let is_return = |register: u16| Machine::LINKS && register == Machine::RETURN_ADDRESS;
+    let linked = frame
+        .saved
+        .iter()
+        .find(|(register, _)| is_return(*register));
+    let return_address = match linked {
+        Some(&(_, offset)) => Rule::Saved(offset),
+        None if frame.lost.iter().any(|&register| is_return(register)) => return None,
+        None if Machine::LINKS => Rule::Same,
+        None => Rule::Saved(-Machine::POINTER_BYTES.cast_signed()),
+    };
     let saved = frame
         .saved
         .into_iter()
@@ -248,7 +289,7 @@ fn try_read_row_by_code(module: &Module, symbols: &SymbolTable, address: u64) ->
             CfaSource::Register(register, offset) => Cfa::Offset { register, offset },
             CfaSource::Slot { slot, offset } => Cfa::Slot { slot, offset },
         },
-        return_address: Rule::Saved(-Machine::POINTER_BYTES.cast_signed()),
+        return_address,
         rules: saved.chain(lost).collect(),
         signal: false,
         by_code: true,
@@ -333,7 +374,7 @@ impl SimpleRow {
             }
             address
         };
-        Ok(finish(registers, address, cfa))
+        Ok(returned_to(registers, address, cfa))
     }
 }
 
@@ -372,10 +413,22 @@ impl FullRow {
                 restore(&mut registers, register, value);
             }
         }
-        let address =
-            self.return_address
-                .value(usize::from(Machine::RETURN_ADDRESS), cfa, inputs)?;
-        Ok(finish(registers, address, stack_pointer))
+        let link = usize::from(Machine::RETURN_ADDRESS);
+        let address = self.return_address.value(link, cfa, inputs)?;
+        let mut caller = returned_to(registers, address, stack_pointer);
+        if Machine::LINKS
+            && self.signal
+            && self.rules.iter().any(|rule| usize::from(rule.0) == link)
+        {
+            // Code that was interrupted may still return by it.
+            let value = registers.get(link).map(Machine::return_address);
+            restore(
+                &mut caller.registers,
+                link,
+                value.ok_or(RuleError::RegisterUnknown(link)),
+            );
+        }
+        Ok(caller)
     }
 }
 
@@ -403,7 +456,12 @@ fn restore(registers: &mut Registers, register: usize, value: Result<u64, RuleEr
     }
 }
 
-fn finish(mut registers: Registers, address: u64, stack_pointer: u64) -> Caller {
+/// The caller that continues at `address`, which may be signed.
+pub(super) fn returned_to(mut registers: Registers, address: u64, stack_pointer: u64) -> Caller {
+    let address = Machine::return_address(address);
+    if Machine::LINKS {
+        registers.set(usize::from(Machine::RETURN_ADDRESS), address);
+    }
     registers.set(Registers::STACK_POINTER, stack_pointer);
     registers.set(Registers::INSTRUCTION_POINTER, address);
     Caller {

@@ -2,7 +2,7 @@
 //! there.
 
 use super::loaded::{Loaded, LoadedModules};
-use super::rows::{Row, read_function, read_row, read_row_by_code};
+use super::rows::{Row, read_function, read_row, read_row_by_code, read_row_of_signal};
 use crate::arch::{Architecture, Machine};
 use crate::memory::Memory;
 use gimli::UnwindContext;
@@ -139,9 +139,12 @@ impl Sites {
         let context = &mut self.context;
         let module = loaded.module;
         let entry = entries.entry((module.id(), address)).or_insert_with(|| {
-            let row = module
+            let mut row = module
                 .unwind()
                 .map_or(Row::NoInfo, |tables| read_row(tables, address, context));
+            if matches!(row, Row::NoInfo) {
+                row = read_row_of_signal(module, address).unwrap_or(row);
+            }
             Cached {
                 wants_symbols: matches!(row, Row::NoInfo) && module.image().is_some(),
                 row,

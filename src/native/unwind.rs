@@ -305,12 +305,15 @@ impl Walk<'_> {
         if caller.address == 0 && !by_doubtful {
             return Ok(None);
         }
+        // Code that was interrupted may have no stack of its own where calls push nothing.
+        let is_empty = Machine::LINKS && matches!(frame.address, CodeAddress::Ip(_));
+        let least = if is_empty { 0 } else { 1 };
         if row.is_signal() {
             self.signals += 1;
             if self.signals > MAX_SIGNALS {
                 return Err(Partial::NoProgress);
             }
-        } else if caller.stack_pointer <= frame.stack_pointer {
+        } else if caller.stack_pointer < frame.stack_pointer.saturating_add(least) {
             return Err(Partial::NoProgress);
         }
         let (address, site) = if row.is_signal() {

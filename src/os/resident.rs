@@ -13,13 +13,13 @@ use super::vm_read::{ProcessMemory, error_of};
 use crate::arch::{Architecture, Machine};
 use crate::memory::{Memory, ReadError};
 use nix::sys::uio::RemoteIoVec;
+use nix::unistd::{SysconfVar, sysconf};
 use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io::IoSliceMut;
 use std::os::unix::fs::FileExt;
+use std::sync::LazyLock;
 
-/// Bytes of a page; with larger pages of the kernel the page table is not used.
-const PAGE: u64 = Machine::PAGE_BYTES;
 /// Bits of a pagemap entry: the page is present; it is in swap.
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
@@ -41,6 +41,15 @@ const RECENT_NS: u64 = 1_000_000;
 const RECENT_PAGES: usize = 256;
 /// Is the address of no page.
 const NO_PAGE: u64 = u64::MAX;
+
+/// Bytes of a page of this kernel, a power of two. On some machines they are 16 or 64 KB.
+fn page_bytes() -> u64 {
+    static BYTES: LazyLock<u64> = LazyLock::new(|| {
+        let found = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+        found.map_or(Machine::PAGE_BYTES, i64::cast_unsigned)
+    });
+    *BYTES
+}
 
 fn is_within(known: &[(u64, u64)], address: u64, end: u64) -> bool {
     known.iter().any(|&(from, to)| from <= address && end <= to)
@@ -87,7 +96,7 @@ impl RecentPages {
         if address >= end || monotonic_ns() >= self.since_ns + RECENT_NS {
             return false;
         }
-        let pages = (address & !(PAGE - 1)..end).step_by(PAGE as usize);
+        let pages = (address & !(page_bytes() - 1)..end).step_by(page_bytes() as usize);
         pages
             .into_iter()
             .all(|page| self.pages[Self::place(page)] == page)
@@ -103,7 +112,7 @@ impl RecentPages {
     }
 
     fn place(page: u64) -> usize {
-        (page / PAGE) as usize % RECENT_PAGES
+        (page / page_bytes()) as usize % RECENT_PAGES
     }
 }
 
@@ -146,12 +155,12 @@ impl ResidentMemory {
             if is_within(&known, address, end) {
                 continue;
             }
-            let start = address & !(PAGE - 1);
+            let start = address & !(page_bytes() - 1);
             let mut present_to = start;
             self.each_page(address, end, |page, state| {
                 let is_present = state == Page::Present;
                 if is_present {
-                    present_to = page.saturating_add(PAGE);
+                    present_to = page.saturating_add(page_bytes());
                 }
                 is_present
             });
@@ -226,7 +235,7 @@ impl ResidentMemory {
         let mut pieces: Vec<(usize, bool)> = Vec::new();
         let mut hole = 0;
         self.each_page(address, end, |page, state| {
-            let here = (end.min(page.saturating_add(PAGE)) - address.max(page)) as usize;
+            let here = (end.min(page.saturating_add(page_bytes())) - address.max(page)) as usize;
             match state {
                 Page::Present => {
                     recent.insert(page);
@@ -242,7 +251,7 @@ impl ResidentMemory {
                 Page::Untouched => {
                     hole += here;
                     // A range that begins with a hole was not read before.
-                    !pieces.is_empty() && hole <= MAX_HOLE * PAGE as usize
+                    !pieces.is_empty() && hole <= MAX_HOLE * page_bytes() as usize
                 }
                 Page::Missing => false,
             }
@@ -253,10 +262,10 @@ impl ResidentMemory {
     /// Calls `visit` with each page of a range until it returns false. Without a page table all
     /// pages count as present.
     fn each_page(&self, address: u64, end: u64, mut visit: impl FnMut(u64, Page) -> bool) {
-        let mut page = address & !(PAGE - 1);
+        let mut page = address & !(page_bytes() - 1);
         let mut entries = [0; BATCH * 8];
         while page < end {
-            let count = ((end - page).div_ceil(PAGE) as usize).min(BATCH);
+            let count = ((end - page).div_ceil(page_bytes()) as usize).min(BATCH);
             let mut read = self.read_table(page, &mut entries[..count * 8]);
             let begins = page <= address;
             let is_present = read > 0 && state(&entries, 0, read) == Page::Present;
@@ -267,7 +276,7 @@ impl ResidentMemory {
                 if !visit(page, state(&entries, index, read)) {
                     return;
                 }
-                let Some(next) = page.checked_add(PAGE) else {
+                let Some(next) = page.checked_add(page_bytes()) else {
                     return;
                 };
                 page = next;
@@ -279,7 +288,7 @@ impl ResidentMemory {
     fn read_table(&self, page: u64, entries: &mut [u8]) -> usize {
         let table = self.table.borrow();
         let Some(file) = table.as_ref() else { return 0 };
-        file.read_at(entries, page / PAGE * 8).unwrap_or(0) / 8
+        file.read_at(entries, page / page_bytes() * 8).unwrap_or(0) / 8
     }
 
     /// Opens the page table again, with a minimum interval. The file refers to the memory that the
@@ -321,9 +330,6 @@ impl Memory for ResidentMemory {
 
 /// A dead first thread has no memory.
 fn open_table(pid: i32) -> Option<File> {
-    if nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE) != Ok(Some(PAGE as i64)) {
-        return None;
-    }
     File::open(format!("/proc/{pid}/task/{}/pagemap", living_task(pid))).ok()
 }
 
@@ -337,7 +343,7 @@ mod tests {
     /// New memory of torchspy of which no page is present yet.
     #[allow(unsafe_code)]
     fn fresh() -> &'static mut [u8] {
-        let length = PAGES * PAGE as usize;
+        let length = PAGES * page_bytes() as usize;
         // SAFETY: a new anonymous mapping, which lives for as long as the process.
         unsafe {
             let start = libc::mmap(
@@ -359,7 +365,7 @@ mod tests {
     fn what_is_not_present_is_not_read_and_not_made_present() {
         let memory = ResidentMemory::new(std::process::id() as i32);
         let ours = fresh();
-        let page = PAGE as usize;
+        let page = page_bytes() as usize;
         (ours[0], ours[page], ours[4 * page]) = (1, 2, 3);
         let address = ours.as_ptr() as u64;
         let mut copy = vec![9; PAGES * page];
@@ -370,7 +376,7 @@ mod tests {
             (copy[0], copy[page], copy[2 * page], copy[4 * page]),
             (1, 2, 0, 3)
         );
-        let at = address + 2 * PAGE;
+        let at = address + 2 * page_bytes();
         assert_eq!(memory.read_u64(at), Err(ReadError::Unmapped(at)));
         let mut state = None;
         memory.each_page(at, at + 1, |_, found| {
@@ -383,7 +389,7 @@ mod tests {
     #[test]
     fn the_end_of_the_address_space_is_no_overflow() {
         let memory = ResidentMemory::new(std::process::id() as i32);
-        for address in [u64::MAX, u64::MAX - 7, u64::MAX - PAGE] {
+        for address in [u64::MAX, u64::MAX - 7, u64::MAX - page_bytes()] {
             memory.look_up([(address, 4096)]);
             assert!(memory.read_u64(address).is_err(), "{address:#x}");
         }
@@ -395,10 +401,10 @@ mod tests {
         let ours = fresh();
         ours[0] = 7;
         let address = ours.as_ptr() as u64;
-        memory.look_up([(address, 16), (address + PAGE, 16)]);
-        assert_eq!(memory.known.borrow()[0], (address, address + PAGE));
+        memory.look_up([(address, 16), (address + page_bytes(), 16)]);
+        assert_eq!(memory.known.borrow()[0], (address, address + page_bytes()));
         assert_eq!(memory.pieces(address + 8, 8), [(8, false)]);
-        assert_eq!(memory.pieces(address + PAGE, 8), []);
+        assert_eq!(memory.pieces(address + page_bytes(), 8), []);
     }
     #[test]
     fn a_page_that_was_present_counts_as_present_for_a_moment() {
@@ -410,12 +416,12 @@ mod tests {
         let mut recent = memory.recent.borrow_mut();
         // However long the thread waited for a CPU since.
         recent.since_ns = u64::MAX - RECENT_NS;
-        assert!(recent.hold(address, address + PAGE));
-        assert!(!recent.hold(address, address + PAGE + 1));
+        assert!(recent.hold(address, address + page_bytes()));
+        assert!(!recent.hold(address, address + page_bytes() + 1));
         assert!(!recent.hold(0, 8));
         recent.since_ns = 0;
         assert!(!recent.hold(address, address + 1));
-        recent.insert(address + PAGE);
+        recent.insert(address + page_bytes());
         assert!(!recent.hold(address, address + 1));
     }
 }

@@ -316,10 +316,15 @@ fn wait_for_stop(tid: i32, is_own_child: bool) -> Result<Option<Event>, Errno> {
 
 /// The registers, and the system call that the thread is about to return from, if it does.
 fn read_registers(tid: i32) -> Option<(Registers, Option<SystemCall>)> {
-    let user = nix::sys::ptrace::getregs(Pid::from_raw(tid)).ok()?;
+    let thread = Pid::from_raw(tid);
+    let user = nix::sys::ptrace::getregs(thread).ok()?;
     let mut registers = Registers::unknown();
     for (number, value) in Machine::registers(&user) {
         registers.set(number, value);
     }
-    Some((registers, Machine::system_call(&user)))
+    let code = |address: u64| {
+        let word = nix::sys::ptrace::read(thread, address as nix::sys::ptrace::AddressType);
+        Some(word.ok()?.cast_unsigned())
+    };
+    Some((registers, Machine::system_call(&user, code)))
 }

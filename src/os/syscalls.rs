@@ -14,8 +14,8 @@
 //! thread that is likely to be in such a call is not stopped.
 
 use super::access::status_field;
-use crate::arch::SystemCall;
 use crate::arch::system_calls::Sysno;
+use crate::arch::{Architecture, Machine, SystemCall};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 
@@ -334,8 +334,9 @@ pub fn ending(call: &SystemCall, tid: i32) -> Option<Ending> {
 fn is_short(call: &SystemCall, moves: Moves, tid: i32) -> bool {
     let is_less = |at: usize| call.result.cast_unsigned() < call.arguments[at];
     let has_flag = |flags: usize, flag: u64| call.arguments[flags] & flag != 0;
-    let descriptor = call.arguments[0];
-    let blocks = || !is_nonblocking(tid, descriptor);
+    let descriptor = (!Machine::RESULT_REPLACES_ARGUMENT).then_some(call.arguments[0]);
+    let is = |property: fn(i32, u64) -> bool| descriptor.is_some_and(|it| property(tid, it));
+    let blocks = || !is(is_nonblocking);
     match moves {
         Moves::Counted(at) | Moves::Events(at) => is_less(at) && blocks(),
         Moves::Sent { length, flags } => {
@@ -344,7 +345,7 @@ fn is_short(call: &SystemCall, moves: Moves, tid: i32) -> bool {
         Moves::Received { flags, length } => {
             has_flag(flags, WAIT_FOR_ALL) && length.is_some_and(is_less) && blocks()
         }
-        Moves::Read(at) => is_less(at) && is_source_without_end(tid, descriptor),
+        Moves::Read(at) => is_less(at) && is(is_source_without_end),
         Moves::Random(at) => is_less(at),
         Moves::Nothing | Moves::Gathered | Moves::Exec => false,
     }

@@ -63,7 +63,10 @@ impl Architecture for X86_64 {
         values.into_iter().enumerate()
     }
 
-    fn system_call(user: &user_regs_struct) -> Option<SystemCall> {
+    fn system_call(
+        user: &user_regs_struct,
+        _: impl FnOnce(u64) -> Option<u64>,
+    ) -> Option<SystemCall> {
         // Of a thread that an interrupt or a fault brought into the kernel this is -1
         // (arch/x86/entry/entry_64.S).
         let number = u32::try_from(user.orig_rax as i64).ok()?;
