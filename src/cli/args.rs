@@ -182,8 +182,8 @@ pub(crate) struct RecordArguments {
     pub(crate) sampling: SamplingArguments,
     #[command(flatten)]
     pub(crate) drawing: DrawingArguments,
-    /// py-spy's -t: threads are always drawn separately
-    #[arg(short = 't', hide = true)]
+    /// py-spy's: threads are always drawn separately
+    #[arg(short = 't', long = "threads", hide = true)]
     pub(crate) thread_ids: bool,
     #[command(flatten)]
     pub(crate) attribution: AttributionArguments,
@@ -213,7 +213,7 @@ pub(crate) struct SamplingArguments {
     #[arg(long)]
     pub(crate) no_native: bool,
     /// Sample only threads whose name matches
-    #[arg(long, value_name = "REGEX")]
+    #[arg(long = "thread-name", value_name = "REGEX")]
     pub(crate) threads: Option<String>,
     /// Sample only threads that hold the GIL
     #[arg(short, long)]
@@ -349,6 +349,9 @@ pub(crate) struct TopArguments {
     pub(crate) sampling: SamplingArguments,
     #[command(flatten)]
     pub(crate) attribution: AttributionArguments,
+    /// py-spy's: idle threads are always shown
+    #[arg(short, long, hide = true)]
+    pub(crate) idle: bool,
     /// The program to start, and its arguments
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
@@ -547,7 +550,7 @@ pub(crate) struct ConvertArguments {
     #[arg(long, value_name = "NAME=SIZE,...", value_parser = Mesh::parse)]
     pub(crate) mesh: Option<Mesh>,
     /// Draw only threads whose name matches
-    #[arg(long, value_name = "REGEX")]
+    #[arg(long = "thread-name", value_name = "REGEX")]
     pub(crate) threads: Option<String>,
     /// Draw only samples from windows in which the GPU was idle for 90 % or more
     #[arg(long)]

@@ -728,7 +728,7 @@ fn without_effect(
     let draws: fn(Format) -> bool = Format::draws;
     let given = [
         ("--gpu-idle", arguments.gpu_idle, draws),
-        ("--threads", arguments.threads.is_some(), draws),
+        ("--thread-name", arguments.threads.is_some(), draws),
         ("--plumbing", drawing.plumbing, draws),
         ("--by module", matches!(drawing.by, ByName::Module), draws),
         ("--idle", drawing.idle, draws),
@@ -866,7 +866,7 @@ mod tests {
             "record --rate nan -- x",
             "record --rate 1e9 -- x",
             "record --duration soon -- x",
-            "record --threads ( -- x",
+            "record --thread-name ( -- x",
             "record --max-stopped 0 -- x",
             "record --max-stopped 101 -- x",
             "record -o x.png -- x",
@@ -877,7 +877,7 @@ mod tests {
             "record -o a.tspy -o b.tspy -- x",
             "convert a.tspy -o b.tspy",
             "convert a.tspy -o -",
-            "convert a.tspy -o a.json --threads x",
+            "convert a.tspy -o a.json --thread-name x",
             "convert a.tspy -o a.csv --gpu-idle",
             "convert a.tspy -o a.parquet --by module",
             "convert a.tspy -o a.txt --idle",
