@@ -96,6 +96,12 @@ pub(crate) enum Subcommands {
         /// The shell
         shell: Shell,
     },
+    /// Make a link py-spy in a folder, for programs that start py-spy
+    ///
+    /// Called by this name torchspy takes py-spy's options, and its dump and raw stacks are as
+    /// py-spy's.
+    #[command(name = "install-py-spy", after_help = INSTALL_PY_SPY_AFTER_HELP)]
+    InstallPySpy(InstallPySpyArguments),
     /// Write man pages, one for torchspy and one for each command
     #[command(after_help = MAN_AFTER_HELP)]
     Man(ManArguments),
@@ -948,6 +954,21 @@ const COMPLETIONS_AFTER_HELP: &str = "\
 Examples:
   torchspy completions bash > ~/.local/share/bash-completion/completions/torchspy
   torchspy completions fish > ~/.config/fish/completions/torchspy.fish";
+
+const INSTALL_PY_SPY_AFTER_HELP: &str = "\
+Examples:
+  torchspy install-py-spy ~/.local/bin
+  torchspy install-py-spy venv/bin --force";
+
+#[derive(Debug, Args)]
+pub(crate) struct InstallPySpyArguments {
+    /// The folder, one that PATH names; it is made if it is missing
+    #[arg(value_name = "DIR")]
+    pub(crate) folder: PathBuf,
+    /// Replace a py-spy that is there and is no link to torchspy
+    #[arg(long)]
+    pub(crate) force: bool,
+}
 
 const MAN_AFTER_HELP: &str = "\
 Examples:
