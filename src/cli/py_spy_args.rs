@@ -1,5 +1,5 @@
-//! The command line of `py-spy`, by which name torchspy may be called (py-spy 0.4, `src/config.rs`):
-//! programs that start py-spy find it on `PATH`.
+//! The command line of `py-spy`, by which name torchspy may be called (py-spy 0.4,
+//! `src/config.rs`): programs that start py-spy find it on `PATH`.
 
 use super::args::{Arguments, parse_pid};
 use super::commands::py_spy_dump::PySpyDumpPlan;

@@ -25,6 +25,9 @@ pub struct PySpyView {
     pub tids: Vec<Option<i32>>,
 }
 
+/// How often a read that fails is tried: one takes about a millisecond.
+const TRIES: usize = 50;
+
 /// Which of py-spy's options a view follows.
 #[derive(Clone, Copy, Debug)]
 pub struct PySpyViewOptions {
@@ -51,13 +54,17 @@ pub fn read_py_spy_view(pid: i32, options: PySpyViewOptions) -> Result<PySpyView
         lineno: py_spy::config::LineNo::LastInstruction,
         ..Config::default()
     };
-    // py-spy may panic on inconsistent memory.
+    // Finding the interpreter, too, may panic on inconsistent memory.
     let read = catch_unwind(AssertUnwindSafe(|| -> Result<PySpyView> {
         let mut spy = PythonSpy::new(pid, &config)?;
+        let mut threads = stacks(&mut spy)?;
+        if options.locals > 0 {
+            keep_steady(&mut threads, &stacks(&mut spy)?);
+        }
         Ok(PySpyView {
             version: spy.version.to_string(),
             executable: spy.process.exe()?,
-            threads: spy.get_stack_traces()?,
+            threads,
             tids: Vec::new(),
         })
     }));
@@ -78,4 +85,33 @@ pub fn read_py_spy_view(pid: i32, options: PySpyViewOptions) -> Result<PySpyView
         }
     }
     Ok(view)
+}
+
+/// A read that meets a thread in the middle of a call may fail, or panic: the next one hardly does.
+fn stacks(spy: &mut PythonSpy) -> Result<Vec<StackTrace>> {
+    let mut read = || {
+        catch_unwind(AssertUnwindSafe(|| spy.get_stack_traces()))
+            .unwrap_or_else(|_| Err(anyhow!("py-spy's walker failed")))
+    };
+    for _ in 1..TRIES {
+        if let Ok(stacks) = read() {
+            return Ok(stacks);
+        }
+    }
+    read()
+}
+
+/// Leaves out the variables of threads whose frames were others when they were read again: values
+/// that were read while a thread ran may be of different moments.
+fn keep_steady(threads: &mut [StackTrace], again: &[StackTrace]) {
+    for thread in threads {
+        let is_same =
+            |each: &StackTrace| each.thread_id == thread.thread_id && each.frames == thread.frames;
+        if again.iter().any(is_same) {
+            continue;
+        }
+        for frame in &mut thread.frames {
+            frame.locals = None;
+        }
+    }
 }

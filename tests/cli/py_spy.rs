@@ -233,3 +233,28 @@ fn a_hundred_lines_of_py_spy_are_taken_or_answered() {
     }
     assert!(count >= 100, "{count}");
 }
+
+/// What was read while a thread ran may be of different moments: no value is better than a wrong
+/// one. Each call of the program has one number in all its variables.
+#[test]
+fn variables_of_running_threads_are_of_one_moment() {
+    let Some(python) = any_python() else { return };
+    let (_folder, link) = linked();
+    let target = Target::start(&[&python, &program("at_rest.py"), "--spin"]);
+    let pid = target.pid().to_string();
+    let mut frames = 0;
+    for _ in 0..5 {
+        let json = printed(&link, &["dump", "-j", "-l", "--pid", &pid]);
+        let threads: serde_json::Value = serde_json::from_str(&json).unwrap();
+        for frame in threads[0]["frames"].as_array().unwrap() {
+            frames += 1;
+            let locals = frame["locals"].as_array().into_iter().flatten();
+            let values: BTreeSet<String> = locals
+                .filter(|local| local["arg"] == true)
+                .map(|local| local["repr"].to_string())
+                .collect();
+            assert!(values.len() <= 1, "{json}");
+        }
+    }
+    assert!(frames > 0);
+}

@@ -1,5 +1,5 @@
 """Threads that sleep in known functions for as long as it lives, with variables of many kinds: what py-spy prints of them is the same each time.
-It prints `ready` once all are started, and ends with its input.
+It prints `ready` once all are started, and ends with its input. With --spin its only thread calls functions whose arguments are one number.
 """
 
 import sys
@@ -26,6 +26,17 @@ def locked():
     with lock:  # at rest
         pass
 
+
+def spin(first, second, third, fourth):
+    return first
+
+
+if sys.argv[1:] == ["--spin"]:
+    print("ready", flush=True)
+    number = 1000
+    while True:
+        number += 1
+        spin(number, number, number, number)
 
 lock = threading.Lock()
 lock.acquire()
