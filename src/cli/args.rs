@@ -96,6 +96,12 @@ pub(crate) enum Subcommands {
         /// The shell
         shell: Shell,
     },
+    /// Make a link py-spy in a folder, for programs that start py-spy
+    ///
+    /// Called by this name torchspy takes py-spy's options, and its dump and raw stacks are as
+    /// py-spy's.
+    #[command(name = "install-py-spy", after_help = INSTALL_PY_SPY_AFTER_HELP)]
+    InstallPySpy(InstallPySpyArguments),
     /// Write man pages, one for torchspy and one for each command
     #[command(after_help = MAN_AFTER_HELP)]
     Man(ManArguments),
@@ -182,8 +188,8 @@ pub(crate) struct RecordArguments {
     pub(crate) sampling: SamplingArguments,
     #[command(flatten)]
     pub(crate) drawing: DrawingArguments,
-    /// py-spy's -t: threads are always drawn separately
-    #[arg(short = 't', hide = true)]
+    /// py-spy's: threads are always drawn separately
+    #[arg(short = 't', long = "threads", hide = true)]
     pub(crate) thread_ids: bool,
     #[command(flatten)]
     pub(crate) attribution: AttributionArguments,
@@ -213,7 +219,7 @@ pub(crate) struct SamplingArguments {
     #[arg(long)]
     pub(crate) no_native: bool,
     /// Sample only threads whose name matches
-    #[arg(long, value_name = "REGEX")]
+    #[arg(long = "thread-name", value_name = "REGEX")]
     pub(crate) threads: Option<String>,
     /// Sample only threads that hold the GIL
     #[arg(short, long)]
@@ -349,6 +355,9 @@ pub(crate) struct TopArguments {
     pub(crate) sampling: SamplingArguments,
     #[command(flatten)]
     pub(crate) attribution: AttributionArguments,
+    /// py-spy's: idle threads are always shown
+    #[arg(short, long, hide = true)]
+    pub(crate) idle: bool,
     /// The program to start, and its arguments
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
@@ -547,7 +556,7 @@ pub(crate) struct ConvertArguments {
     #[arg(long, value_name = "NAME=SIZE,...", value_parser = Mesh::parse)]
     pub(crate) mesh: Option<Mesh>,
     /// Draw only threads whose name matches
-    #[arg(long, value_name = "REGEX")]
+    #[arg(long = "thread-name", value_name = "REGEX")]
     pub(crate) threads: Option<String>,
     /// Draw only samples from windows in which the GPU was idle for 90 % or more
     #[arg(long)]
@@ -945,6 +954,21 @@ const COMPLETIONS_AFTER_HELP: &str = "\
 Examples:
   torchspy completions bash > ~/.local/share/bash-completion/completions/torchspy
   torchspy completions fish > ~/.config/fish/completions/torchspy.fish";
+
+const INSTALL_PY_SPY_AFTER_HELP: &str = "\
+Examples:
+  torchspy install-py-spy ~/.local/bin
+  torchspy install-py-spy venv/bin --force";
+
+#[derive(Debug, Args)]
+pub(crate) struct InstallPySpyArguments {
+    /// The folder, one that PATH names; it is made if it is missing
+    #[arg(value_name = "DIR")]
+    pub(crate) folder: PathBuf,
+    /// Replace a py-spy that is there and is no link to torchspy
+    #[arg(long)]
+    pub(crate) force: bool,
+}
 
 const MAN_AFTER_HELP: &str = "\
 Examples:

@@ -104,6 +104,7 @@ formats!(
             let options = FoldedOptions {
                 view: drawing.view(),
                 python_only: drawing.python_only,
+                py_spy: drawing.py_spy,
                 count: Count::Ticks,
             };
             Ok(folded::render(profile, &options, out)?)

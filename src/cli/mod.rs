@@ -37,6 +37,7 @@ mod pause;
 mod plan;
 mod program_log;
 mod progress;
+mod py_spy_args;
 mod pyspy;
 mod ras;
 mod regions;
@@ -55,24 +56,35 @@ mod under_way;
 mod view;
 mod watch_plan;
 
+use args::Arguments;
 use clap::Parser;
 use failure::Failure;
 use objects::fetch::fetch;
 use plan::Plan;
+use py_spy_args::PySpyArguments;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Runs the command of `arguments` (the first is torchspy's own name); returns the exit status.
+/// Runs the command of `arguments` (the first is torchspy's own name, or py-spy); returns the exit
+/// status.
 ///
 /// 0 for success, 1 for an error, 2 for invalid arguments. `record` with a command has that
 /// command's status.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let typed: Vec<OsString> = arguments.into_iter().collect();
-    let arguments = match args::Arguments::try_parse_from(&typed) {
-        Ok(arguments) => arguments,
-        Err(error) => return messages::parse_error(&error, pyspy::hint(&typed, &error)),
+    let plan = match py_spy_args::is_called(typed.first()) {
+        true => PySpyArguments::try_parse_from(&typed)
+            .map(py_spy_args::plan)
+            .map_err(|error| messages::parse_error(&error, None)),
+        false => Arguments::try_parse_from(&typed)
+            .map(Plan::new)
+            .map_err(|error| messages::parse_error(&error, pyspy::hint(&typed, &error))),
     };
-    match Plan::new(arguments).and_then(dispatch) {
+    let plan = match plan {
+        Ok(plan) => plan,
+        Err(code) => return code,
+    };
+    match plan.and_then(dispatch) {
         Ok(code) => code,
         Err(failure) => messages::failure(&failure),
     }
@@ -94,6 +106,8 @@ fn dispatch(mut plan: Plan) -> Result<ExitCode, Failure> {
         Plan::Diff(plan) => commands::diff::run(&plan),
         Plan::Scaling(plan) => commands::scaling::run(&plan),
         Plan::Dump(plan) => commands::dump::run(&plan),
+        Plan::PySpyDump(plan) => commands::py_spy_dump::run(&plan),
+        Plan::InstallPySpy(plan) => commands::install_py_spy::run(&plan),
         Plan::Watch(plan) => commands::watch::run(&plan),
         Plan::Top(plan) => commands::top::run(plan),
         Plan::Rules(plan) => commands::rules::run(&plan),

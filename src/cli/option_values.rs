@@ -212,7 +212,7 @@ pub(super) fn parse_editor(text: &str) -> Result<Editor, Failure> {
 pub(super) fn parse_regex(text: Option<&str>) -> Result<Option<Regex>, Failure> {
     text.map(Regex::new).transpose().map_err(|error| {
         Failure::usage(
-            format!("--threads: {error}"),
+            format!("--thread-name: {error}"),
             "it is a regular expression, matched anywhere in the thread's name: 'pt_autograd|MainThread'",
         )
     })

@@ -6,6 +6,8 @@ use super::args::{
     DrawingArguments, IntervalArguments, RecordArguments, ReportByName, SamplingArguments, Shell,
     SnapshotArguments, Subcommands, TopArguments,
 };
+use super::commands::install_py_spy::InstallPySpyPlan;
+use super::commands::py_spy_dump::PySpyDumpPlan;
 use super::diff_plan::DiffPlan;
 use super::dump_plan::DumpPlan;
 use super::failure::Failure;
@@ -29,6 +31,7 @@ use crate::analysis::progress::window::StepRange;
 use crate::gpu::select::GpuChoice;
 use crate::model::region::Region;
 use crate::report::flamegraph::Colours;
+use crate::report::folded::PySpyForm;
 use crate::report::page::Editor;
 use crate::report::tables::{self, Make};
 use crate::report::text::{self, Detail, TextOptions};
@@ -57,6 +60,9 @@ pub(crate) enum Plan {
     Diff(DiffPlan),
     Scaling(ScalingPlan),
     Dump(DumpPlan),
+    /// Under py-spy's name.
+    PySpyDump(PySpyDumpPlan),
+    InstallPySpy(InstallPySpyPlan),
     Watch(WatchPlan),
     Top(TopPlan),
     Rules(RulesPlan),
@@ -86,6 +92,8 @@ pub(crate) struct Drawing {
     pub(crate) idle: bool,
     /// Folded stacks: only Python frames, in py-spy's form.
     pub(crate) python_only: bool,
+    /// Folded stacks exactly as py-spy writes them.
+    pub(crate) py_spy: Option<PySpyForm>,
     /// Python functions by their first line.
     pub(crate) first_lines: bool,
     pub(crate) no_lines: bool,
@@ -359,6 +367,10 @@ impl Plan {
             }),
             Subcommands::Doctor(arguments) => Plan::Doctor(DoctorPlan { pid: arguments.pid }),
             Subcommands::Completions { shell } => Plan::Completions(shell),
+            Subcommands::InstallPySpy(arguments) => Plan::InstallPySpy(InstallPySpyPlan {
+                folder: arguments.folder,
+                force: arguments.force,
+            }),
             Subcommands::Man(arguments) => Plan::Man(ManPlan {
                 folder: arguments.output,
                 force: arguments.force,
@@ -728,7 +740,7 @@ fn without_effect(
     let draws: fn(Format) -> bool = Format::draws;
     let given = [
         ("--gpu-idle", arguments.gpu_idle, draws),
-        ("--threads", arguments.threads.is_some(), draws),
+        ("--thread-name", arguments.threads.is_some(), draws),
         ("--plumbing", drawing.plumbing, draws),
         ("--by module", matches!(drawing.by, ByName::Module), draws),
         ("--idle", drawing.idle, draws),
@@ -761,6 +773,7 @@ impl Drawing {
         Ok(Self {
             plumbing: arguments.plumbing,
             python_only: arguments.python_only,
+            py_spy: None,
             first_lines: arguments.function,
             no_lines: arguments.nolineno,
             full_files: arguments.full_filenames,
@@ -788,9 +801,10 @@ impl Drawing {
             line_numbers: !self.no_lines,
             full_files: self.full_files,
             by: self.by,
-            idle: match self.idle {
-                true => Idle::Everywhere,
-                false => Idle::TrainingThread,
+            idle: match (self.idle, self.py_spy) {
+                (true, _) => Idle::Everywhere,
+                (false, None) => Idle::TrainingThread,
+                (false, Some(_)) => Idle::Nowhere,
             },
             ..ViewOptions::default()
         }
@@ -866,7 +880,7 @@ mod tests {
             "record --rate nan -- x",
             "record --rate 1e9 -- x",
             "record --duration soon -- x",
-            "record --threads ( -- x",
+            "record --thread-name ( -- x",
             "record --max-stopped 0 -- x",
             "record --max-stopped 101 -- x",
             "record -o x.png -- x",
@@ -877,7 +891,7 @@ mod tests {
             "record -o a.tspy -o b.tspy -- x",
             "convert a.tspy -o b.tspy",
             "convert a.tspy -o -",
-            "convert a.tspy -o a.json --threads x",
+            "convert a.tspy -o a.json --thread-name x",
             "convert a.tspy -o a.csv --gpu-idle",
             "convert a.tspy -o a.parquet --by module",
             "convert a.tspy -o a.txt --idle",

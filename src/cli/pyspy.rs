@@ -30,11 +30,6 @@ const OTHERS: &[(&[&str], &[&str], &str)] = &[
         "top draws what is new as it comes, twice a second",
     ),
     (
-        &["top"],
-        &["-i", "--idle"],
-        "top shows what threads wait for as it is: the tab Threads has the idle ones, too",
-    ),
-    (
         &["dump", "top"],
         &["-f", "--format", "-o", "--output", "-d", "--duration"],
         "torchspy record writes files: torchspy record --pid PID -d 30 -o profile.svg",
@@ -65,13 +60,6 @@ pub(super) fn hint(arguments: &[OsString], error: &clap::Error) -> Option<String
     };
     match error.kind() {
         ErrorKind::UnknownArgument => unknown(&words, subcommand, invalid),
-        ErrorKind::InvalidValue if invalid.starts_with("--threads ") => {
-            let left: Vec<String> = without(&words, "--threads");
-            Some(format!(
-                "threads are always kept apart: {}\n--threads REGEX samples those whose name matches",
-                line(&left)
-            ))
-        }
         _ => None,
     }
 }
@@ -99,6 +87,15 @@ fn unknown(words: &[String], subcommand: &str, invalid: &str) -> Option<String> 
         words.insert(at, "--pid".to_owned());
         return Some(format!("a process is given with --pid: {}", line(&words)));
     }
+    if ["record", "convert"].contains(&subcommand)
+        && at
+            .checked_sub(1)
+            .is_some_and(|before| words[before] == "--threads")
+    {
+        let mut words = words.to_vec();
+        words[at - 1] = "--thread-name".to_owned();
+        return Some(format!("threads go by their name with {}", line(&words)));
+    }
     if ["record", "top"].contains(&subcommand) && !invalid.starts_with('-') {
         let mut words = words.to_vec();
         words.insert(at, "--".to_owned());
@@ -112,11 +109,6 @@ fn unknown(words: &[String], subcommand: &str, invalid: &str) -> Option<String> 
         ));
     }
     None
-}
-
-fn without(words: &[String], name: &str) -> Vec<String> {
-    let kept = words.iter().filter(|word| *word != name);
-    kept.cloned().collect()
 }
 
 /// A line to type.

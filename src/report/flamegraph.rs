@@ -255,7 +255,7 @@ fn nothing_to_draw(view: &View<'_>) -> String {
         text(46, &subtitle(view)),
         text(
             72,
-            "nothing to draw: no thread that was asked for has a sample (--threads and --idle choose what is drawn)"
+            "nothing to draw: no thread that was asked for has a sample (--thread-name and --idle choose what is drawn)"
         )
     )
 }

@@ -27,6 +27,8 @@ pub enum Idle {
     TrainingThread,
     /// Every thread's entire wall time.
     Everywhere,
+    /// Of no thread: only the time in which it did something.
+    Nowhere,
 }
 
 /// How forward passes are drawn.
@@ -403,7 +405,12 @@ impl<'a> View<'a> {
 
     /// The drawn part of a sample's time outside the run queue.
     fn run_part(&self, training: bool, sample: &ProfileSample) -> u64 {
-        let hidden = self.options.idle == Idle::TrainingThread && !training && is_idle(sample);
+        let hides = match self.options.idle {
+            Idle::TrainingThread => !training,
+            Idle::Everywhere => false,
+            Idle::Nowhere => true,
+        };
+        let hidden = hides && is_idle(sample);
         if hidden {
             0
         } else {

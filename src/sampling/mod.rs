@@ -22,6 +22,7 @@ mod maps_reader;
 mod merge;
 mod old_threads;
 mod outbox;
+pub mod py_spy_view;
 mod raw;
 mod schedule;
 pub mod session;

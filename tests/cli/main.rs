@@ -12,6 +12,7 @@ mod job;
 mod launch;
 mod mlflow;
 mod objects;
+mod py_spy;
 mod ras;
 mod record;
 mod signals;

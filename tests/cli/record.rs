@@ -127,7 +127,7 @@ fn threads_takes_those_whose_name_matches() {
     let Some(target) = target(&[]) else { return };
     let all = sampled_names(&record(&target, &[]).inspect());
     assert_eq!(all.len(), 4, "{all:?}");
-    let dump = record(&target, &["--threads", "^(hold|sleep)er$"]).inspect();
+    let dump = record(&target, &["--thread-name", "^(hold|sleep)er$"]).inspect();
     assert_eq!(sampled_names(&dump), ["holder", "sleeper"], "{dump}");
 }
 
@@ -145,7 +145,7 @@ fn threads_takes_those_whose_python_name_matches() {
             \x20   threading.Thread(target=function, name=name, daemon=True).start()\n\
             print('ready', os.getpid(), flush=True)\nsys.stdin.readline()\n";
         let target = Target::start(&[&python, "-c", script]);
-        let dump = record(&target, &["--threads", "^MainThread$"]).inspect();
+        let dump = record(&target, &["--thread-name", "^MainThread$"]).inspect();
         assert_eq!(sampled_threads(&dump).len(), 1, "{version}: {dump}");
         if version == "3.10" {
             // It knows its threads by their stacks, and that of who is left out and always runs is
@@ -153,7 +153,7 @@ fn threads_takes_those_whose_python_name_matches() {
             continue;
         }
         assert!(dump.contains("py <module> ("), "{version}: {dump}");
-        let dump = record(&target, &["--threads", "^loader-"]).inspect();
+        let dump = record(&target, &["--thread-name", "^loader-"]).inspect();
         assert_eq!(sampled_threads(&dump).len(), 1, "{version}: {dump}");
         assert!(dump.contains("py compute ("), "{version}: {dump}");
     }
@@ -167,12 +167,12 @@ fn threads_that_matches_nobody_says_so_and_names_those_that_are_there() {
     let output = output_of(
         Command::new(crate::faults::TORCHSPY)
             // Python's own name is listed where the interpreter was found by then.
-            .args(["record", "--duration", "5s", "--threads", "nobody"])
+            .args(["record", "--duration", "5s", "--thread-name", "nobody"])
             .args(["--pid", &pid])
             .current_dir(folder.path()),
     );
     assert_eq!(output.status.code(), Some(1), "{}", output.stderr);
-    let said = "no thread's name matches --threads nobody";
+    let said = "no thread's name matches --thread-name nobody";
     assert!(output.stderr.contains(said), "{}", output.stderr);
     for name in ["MainThread", "holder", "releaser", "sleeper"] {
         assert!(output.stderr.contains(name), "{}", output.stderr);
@@ -239,7 +239,7 @@ fn threads_goes_by_the_name_that_a_thread_takes_later() {
         print('ready', os.getpid(), flush=True)\nsys.stdin.readline()\nnamed_now()\n";
     let mut target = Target::start(&[&python, "-c", script]);
     let how = How {
-        options: &["--threads", "^pt_main"],
+        options: &["--thread-name", "^pt_main"],
         fault: None,
     };
     let recorder = Recorder::attach(target.pid(), how);

@@ -103,12 +103,11 @@ fn hands_that_know_py_spy_are_told_the_line_to_type() {
         ),
         (&["--pid", "18401"], "torchspy record --pid 18401"),
         (
-            &["record", "--threads", "--pid", "1"],
-            "torchspy record --pid 1",
+            &["record", "--threads", "^pt_", "--pid", "1"],
+            "torchspy record --thread-name '^pt_' --pid 1",
         ),
         (&["dump", "--core", "core.1"], "py-spy dump --core"),
         (&["dump", "-p", "1", "--full-filenames"], "--json"),
-        (&["top", "-p", "1", "-i"], "tab Threads"),
         (&["top", "-p", "1", "--delay", "2"], "twice a second"),
         (&["top", "-p", "1", "-f", "raw"], "torchspy record"),
         (
@@ -151,11 +150,11 @@ fn scaling_says_what_it_writes() {
 fn options_of_py_spy_are_taken() {
     // Whatever else there is to say of this process, nothing is said of the options.
     for typed in [
-        "record -s -n -g -i -t -F --nolineno --full-filenames --nonblocking -f speedscope -d unlimited -r 50",
-        "record --subprocesses --function --idle --gil --native -d 10 -f flamegraph",
+        "record -s -n -g -i --threads -F --nolineno --full-filenames --nonblocking -f speedscope -d unlimited -r 50",
+        "record --subprocesses -t --function --idle --gil --native -d 10 -f flamegraph",
         "dump -s -j -l -n --nonblocking",
         "dump -ll --subprocesses --json --native",
-        "top -s -g -n -r 20 --nonblocking",
+        "top -s -g -i -n -r 20 --nonblocking",
         "record -f raw",
     ] {
         for pid in ["2147483647", "0x7fffffff"] {

@@ -584,7 +584,7 @@ fn threads_are_chosen_by_the_names_that_the_user_knows() {
             "-",
             "-f",
             "folded",
-            "--threads",
+            "--thread-name",
             "zqxvaulthelper",
             "--idle",
         ];

@@ -61,7 +61,7 @@ const FACTS: &[(&str, Fact)] = &[
     ("native stacks", |run| on(run.profile.run.native)),
     ("--nonblocking", |run| on(run.profile.run.nonblocking)),
     ("--gil", |run| on(run.profile.run.gil_only)),
-    ("--threads", |run| {
+    ("--thread-name", |run| {
         let threads = run.profile.run.threads.as_deref();
         threads.unwrap_or("all").to_owned()
     }),

@@ -105,7 +105,7 @@ fn same_threads(pattern: &Regex, old: &[String], labels: &[String]) -> anyhow::R
     Ok(Regex::new(&format!("^(?:{})$", wanted.join("|")))?)
 }
 
-/// A `--threads` pattern that matches no thread is likely a typing error.
+/// A `--thread-name` pattern that matches no thread is likely a typing error.
 fn check_threads(profile: &Profile, pattern: &Regex) -> Result<(), Failure> {
     const SHOWN: usize = 6;
     let names = thread_labels(profile);
@@ -114,7 +114,7 @@ fn check_threads(profile: &Profile, pattern: &Regex) -> Result<(), Failure> {
     }
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     Err(Failure::usage(
-        format!("--threads {pattern} matches no thread of this recording"),
+        format!("--thread-name {pattern} matches no thread of this recording"),
         format!("its threads are {}", messages::list(&names, SHOWN)),
     ))
 }

@@ -172,7 +172,7 @@ impl Finish {
 /// Names of threads that a hint lists.
 const LISTED: usize = 8;
 
-/// A `--threads` pattern that matches no thread is likely a typing error.
+/// A `--thread-name` pattern that matches no thread is likely a typing error.
 fn no_thread_matched(profile: &Profile) -> Option<Failure> {
     let pattern = profile.run.threads.as_ref()?;
     if !profile.samples.is_empty() {
@@ -188,7 +188,7 @@ fn no_thread_matched(profile: &Profile) -> Option<Failure> {
     names.sort_unstable();
     names.dedup();
     let failure = Failure::message(format!(
-        "nothing was sampled: no thread's name matches --threads {pattern}"
+        "nothing was sampled: no thread's name matches --thread-name {pattern}"
     ));
     Some(failure.hint(match threads.is_empty() {
         true => "the kernel's names of threads and Python's own match".to_owned(),

@@ -8,6 +8,7 @@ pub mod job_json;
 mod job_names;
 pub mod json;
 pub mod moved;
+pub mod py_spy;
 pub mod ras;
 pub mod text;
 mod thread;

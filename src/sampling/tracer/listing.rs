@@ -114,7 +114,7 @@ impl Tracer {
         }
     }
 
-    /// Selects threads whose Python name matches `--threads`.
+    /// Selects threads whose Python name matches `--thread-name`.
     pub(super) fn select_by_python_name(&mut self, index: usize) {
         if self.options.threads.is_none() {
             return;

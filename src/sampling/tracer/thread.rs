@@ -40,10 +40,10 @@ pub(super) struct TracedThread {
     pub(super) name: String,
     /// It ran since then, so it may have set another name.
     pub(super) may_be_renamed: bool,
-    /// Its name in Python, read where `--threads` is given and the kernel's name does not match;
-    /// empty where it has none.
+    /// Its name in Python, read where `--thread-name` is given and the kernel's name does not
+    /// match; empty where it has none.
     pub(super) python_name: Option<String>,
-    /// Whether it matches `--threads`.
+    /// Whether it matches `--thread-name`.
     pub(super) is_selected: bool,
     pub(super) ledger: Ledger,
     /// It blocked before the last stop landed, and that was not recorded.

@@ -15,7 +15,7 @@ const THREADS: usize = 3;
 enum Outcome {
     /// Polled in a later tick: it has long been asleep, or other trainers have their turn.
     NotPolled,
-    /// Not selected by `--threads`, or dead while others live.
+    /// Not selected by `--thread-name`, or dead while others live.
     NotSelected,
     /// Dead for the first time.
     Discarded,
