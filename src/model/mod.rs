@@ -25,6 +25,7 @@ pub mod parallel;
 pub mod process;
 pub mod profile;
 pub mod progress;
+pub mod py_spy_view;
 pub mod quality;
 pub mod reduction;
 pub mod region;

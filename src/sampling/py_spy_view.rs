@@ -5,25 +5,13 @@
 //! them against a snapshot.
 
 use super::old_threads::OldThreads;
+use crate::model::py_spy_view::{PySpyView, StackTrace};
 use crate::os::process_info::read_stat;
 use crate::os::redaction::Redaction;
 use anyhow::{Result, anyhow};
 use py_spy::config::LockingStrategy;
 use py_spy::{Config, PythonSpy};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-pub use py_spy::stack_trace::{Frame, StackTrace};
-
-/// A process as py-spy's dump heads it, and its threads: newest first.
-#[derive(Clone, Debug)]
-pub struct PySpyView {
-    pub version: String,
-    /// Path of the interpreter.
-    pub executable: String,
-    pub threads: Vec<StackTrace>,
-    /// The tid of each, as torchspy sees it.
-    pub tids: Vec<Option<i32>>,
-}
 
 /// How often a read that fails is tried: one takes about a millisecond.
 const TRIES: usize = 50;

@@ -2,9 +2,9 @@
 //! `src/dump.rs`, `src/stack_trace.rs`).
 
 use crate::model::dump::{DumpedFrame, DumpedThread};
+use crate::model::py_spy_view::{Frame, PySpyView, StackTrace};
 use crate::report::folded::without_packages_folder;
 use crate::report::label::{file_name, is_start};
-use crate::sampling::py_spy_view::{Frame, PySpyView, StackTrace};
 use std::fmt::Write as _;
 
 /// What heads the dump of a process.
