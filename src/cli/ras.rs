@@ -213,6 +213,9 @@ impl Moves {
                 self.step_ns = self.step_ns.max(point.time_ns);
             }
         }
+        if !self.counters.is_empty() {
+            return;
+        }
         for sample in &segment.samples {
             let thread = tables.threads.get(&sample.thread);
             let Some(process) = thread.and_then(|thread| process(thread.process)) else {

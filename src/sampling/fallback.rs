@@ -173,10 +173,7 @@ impl Fallback {
                 at += 1;
                 continue;
             }
-            // py-spy may panic on inconsistent memory.
-            let read = catch_unwind(AssertUnwindSafe(|| one.read(&self.config)))
-                .unwrap_or_else(|_| Err("py-spy's walker failed".to_owned()));
-            match read {
+            match walk(|| one.read(&self.config), str::to_owned) {
                 Ok(stacks) => self.forward(at, stacks),
                 Err(_) if is_gone(one.pid) => {
                     self.watched.swap_remove(at);
@@ -322,4 +319,12 @@ fn named_frames(trace: StackTrace) -> Vec<(String, String, u32)> {
         (frame.name, frame.filename, line)
     });
     frames.collect()
+}
+
+/// Calls py-spy's walker, which may panic on inconsistent memory.
+pub(super) fn walk<T, E>(
+    read: impl FnOnce() -> Result<T, E>,
+    failed: impl FnOnce(&'static str) -> E,
+) -> Result<T, E> {
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err(failed("py-spy's walker failed")))
 }

@@ -4,14 +4,14 @@
 //! The walker may read a thread that runs in the middle of a call. Who prints its stacks checks
 //! them against a snapshot.
 
+use super::fallback::walk;
 use super::old_threads::OldThreads;
 use crate::model::py_spy_view::{PySpyView, StackTrace};
 use crate::os::process_info::read_stat;
 use crate::os::redaction::Redaction;
-use anyhow::{Result, anyhow};
+use anyhow::{Error, Result};
 use py_spy::config::LockingStrategy;
 use py_spy::{Config, PythonSpy};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// How often a read that fails is tried: one takes about a millisecond.
 const TRIES: usize = 50;
@@ -43,7 +43,7 @@ pub fn read_py_spy_view(pid: i32, options: PySpyViewOptions) -> Result<PySpyView
         ..Config::default()
     };
     // Finding the interpreter, too, may panic on inconsistent memory.
-    let read = catch_unwind(AssertUnwindSafe(|| -> Result<PySpyView> {
+    let read = || -> Result<PySpyView> {
         let mut spy = PythonSpy::new(pid, &config)?;
         let mut threads = stacks(&mut spy)?;
         if options.locals > 0 {
@@ -55,8 +55,8 @@ pub fn read_py_spy_view(pid: i32, options: PySpyViewOptions) -> Result<PySpyView
             threads,
             tids: Vec::new(),
         })
-    }));
-    let mut view = read.unwrap_or_else(|_| Err(anyhow!("py-spy's walker failed")))?;
+    };
+    let mut view = walk(read, Error::msg)?;
     // What py-spy finds by unwinding before Python 3.11, and not at all from another pid namespace.
     let handles: Vec<u64> = view.threads.iter().map(|each| each.thread_id).collect();
     view.tids = OldThreads::new(pid).tids(&handles);
@@ -77,10 +77,7 @@ pub fn read_py_spy_view(pid: i32, options: PySpyViewOptions) -> Result<PySpyView
 
 /// A read that meets a thread in the middle of a call may fail, or panic: the next one hardly does.
 fn stacks(spy: &mut PythonSpy) -> Result<Vec<StackTrace>> {
-    let mut read = || {
-        catch_unwind(AssertUnwindSafe(|| spy.get_stack_traces()))
-            .unwrap_or_else(|_| Err(anyhow!("py-spy's walker failed")))
-    };
+    let mut read = || walk(|| spy.get_stack_traces(), Error::msg);
     for _ in 1..TRIES {
         if let Ok(stacks) = read() {
             return Ok(stacks);
