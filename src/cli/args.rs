@@ -96,6 +96,12 @@ pub(crate) enum Subcommands {
         /// The shell
         shell: Shell,
     },
+    /// Print the options that files and the environment set
+    #[command(after_help = CONFIG_AFTER_HELP)]
+    Config {
+        /// Only what counts for this command
+        command: Option<String>,
+    },
     /// Make a link py-spy in a folder, for programs that start py-spy
     ///
     /// Called by this name torchspy takes py-spy's options, and its dump and raw stacks are as
@@ -969,6 +975,19 @@ pub(crate) struct InstallPySpyArguments {
     #[arg(long)]
     pub(crate) force: bool,
 }
+
+const CONFIG_AFTER_HELP: &str = "\
+A file torchspy.toml, here or in a folder above:
+  rate = 50            # of every command that has --rate
+  [record]             # of record alone
+  output = \"runs/{job}/{host}-{rank}.tspy\"
+
+In pyproject.toml the tables are [tool.torchspy] and [tool.torchspy.record]. TORCHSPY_RATE and
+TORCHSPY_RECORD_RATE are stronger than files, the command line is stronger than both.
+
+Examples:
+  torchspy config
+  torchspy config record";
 
 const MAN_AFTER_HELP: &str = "\
 Examples:

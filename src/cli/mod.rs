@@ -9,6 +9,7 @@ mod args;
 mod ask;
 mod browser;
 mod commands;
+mod config;
 mod diff_plan;
 mod dump_kernel;
 mod dump_plan;
@@ -76,9 +77,13 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         true => PySpyArguments::try_parse_from(&typed)
             .map(py_spy_args::plan)
             .map_err(|error| messages::parse_error(&error, None)),
-        false => Arguments::try_parse_from(&typed)
-            .map(Plan::new)
-            .map_err(|error| messages::parse_error(&error, pyspy::hint(&typed, &error))),
+        false => match config::complete(typed) {
+            Ok(line) => Arguments::try_parse_from(&line)
+                .map(Plan::new)
+                .map(|plan| plan.map_err(config::with_origin))
+                .map_err(|error| messages::parse_error(&error, pyspy::hint(&line, &error))),
+            Err(failure) => return messages::failure(&failure),
+        },
     };
     let plan = match plan {
         Ok(plan) => plan,
@@ -114,6 +119,7 @@ fn dispatch(mut plan: Plan) -> Result<ExitCode, Failure> {
         Plan::Inspect(plan) => commands::inspect::run(&plan),
         Plan::Doctor(plan) => commands::doctor::run(&plan),
         Plan::Completions(shell) => commands::completions::run(shell),
+        Plan::Config(command) => commands::config::run(command.as_deref()),
         Plan::Man(plan) => commands::man::run(&plan),
     }
 }

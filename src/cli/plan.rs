@@ -69,6 +69,8 @@ pub(crate) enum Plan {
     Inspect(InspectPlan),
     Doctor(DoctorPlan),
     Completions(Shell),
+    /// Of one command, or of all.
+    Config(Option<String>),
     Man(ManPlan),
 }
 
@@ -367,6 +369,7 @@ impl Plan {
             }),
             Subcommands::Doctor(arguments) => Plan::Doctor(DoctorPlan { pid: arguments.pid }),
             Subcommands::Completions { shell } => Plan::Completions(shell),
+            Subcommands::Config { command } => Plan::Config(command),
             Subcommands::InstallPySpy(arguments) => Plan::InstallPySpy(InstallPySpyPlan {
                 folder: arguments.folder,
                 force: arguments.force,

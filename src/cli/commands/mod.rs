@@ -3,6 +3,7 @@
 pub(crate) mod agent;
 mod armed;
 pub(crate) mod completions;
+pub(crate) mod config;
 pub(crate) mod convert;
 pub(crate) mod diff;
 pub(crate) mod doctor;
