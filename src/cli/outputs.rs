@@ -112,6 +112,8 @@ pub(crate) fn profile_of(
     rules: &'static RuleSet,
 ) -> Profile {
     regions::add(&mut recording.run.regions, regions);
+    let marked = regions::marked(&recording.tables.codes);
+    regions::add(&mut recording.run.regions, &marked);
     let mut profile = resolve_recording(&recording, rules);
     let note = so_far(&profile);
     profile.run.notes.extend(note);

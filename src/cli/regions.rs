@@ -3,6 +3,7 @@
 use super::failure::Failure;
 use super::messages;
 use crate::model::category::Phase;
+use crate::model::code::{CodeInfo, RegionKind};
 use crate::model::profile::Profile;
 use crate::model::region::{MAX_FUNCTIONS, Region, RegionError, built_in, region_names};
 
@@ -41,6 +42,18 @@ pub(super) fn parse(texts: &[String]) -> Result<Vec<Region>, Failure> {
         ));
     }
     Ok(regions)
+}
+
+/// The blocks that the program named by `torchspy.region` and `torchspy.mark`. Names that no region
+/// may have are left out, and so are those for which there is no room: stacks have them all the
+/// same.
+pub(super) fn marked(codes: &[CodeInfo]) -> Vec<Region> {
+    let own = codes
+        .iter()
+        .filter(|code| code.region() == Some(RegionKind::Own));
+    own.filter_map(|code| Region::parse(&format!("{0}={1}:{0}", code.name, code.file)).ok())
+        .take(MAX_FUNCTIONS)
+        .collect()
 }
 
 /// Adds the regions of `more` that are not in `known`.

@@ -42,3 +42,23 @@ pub struct CodeInfo {
     /// line.
     pub content_hash: u64,
 }
+
+impl CodeInfo {
+    /// What it stands for, if it is not a code object but a named block of one.
+    pub fn region(&self) -> Option<RegionKind> {
+        [RegionKind::Own, RegionKind::Torch]
+            .into_iter()
+            .find(|kind| *kind as u64 == self.content_hash)
+    }
+}
+
+/// A named block of a function, which stacks show as a frame inside of the function's. Its
+/// [`CodeInfo`] has this in place of the hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum RegionKind {
+    /// Named by `torchspy.region` or `torchspy.mark`.
+    Own = 0x7265_6769_6f6e_2e01,
+    /// Named by `torch.profiler.record_function` or NVTX.
+    Torch = 0x7265_6769_6f6e_2e02,
+}

@@ -172,6 +172,8 @@ pub struct DumpedFrame {
     /// Line; 0 if unknown.
     pub line: u32,
     pub is_python: bool,
+    /// Whether it is a named block of the function around it.
+    pub is_region: bool,
     pub kind: FrameKind,
     pub is_guess: bool,
     /// Whether it is of little interest: the interpreter's own code, bindings, dispatchers.

@@ -115,6 +115,8 @@ pub struct Function {
     /// Whether flamegraphs fold it away unless `--plumbing` asks for it.
     pub plumbing: bool,
     pub is_python: bool,
+    /// Whether it is not a function but a named block of one.
+    pub is_region: bool,
     pub operator: OperatorMark,
     pub compile: CompileMark,
     pub wait: WaitPart,

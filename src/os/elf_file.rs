@@ -97,6 +97,15 @@ impl ElfFile {
         Self::reopen(&found, &mapping.path)
     }
 
+    /// When its content last changed before it was opened, ns since 1970.
+    pub fn changed_ns(&self) -> u64 {
+        let Version(_, seconds, nanoseconds) = self.opened;
+        let whole = u64::try_from(seconds)
+            .unwrap_or(0)
+            .saturating_mul(1_000_000_000);
+        whole.saturating_add(u64::try_from(nanoseconds).unwrap_or(0))
+    }
+
     /// Opens the file of an `O_PATH` descriptor for reading, after a check that it is a regular
     /// file.
     fn reopen(found: &OwnedFd, path: &str) -> Result<Self, ElfFileError> {

@@ -16,6 +16,7 @@ pub mod layout;
 pub mod line_table;
 pub mod locks;
 pub mod objects;
+pub mod source_regions;
 pub mod thread_name;
 pub mod threads;
 pub mod values;

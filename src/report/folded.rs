@@ -75,6 +75,13 @@ pub fn render(profile: &Profile, options: &FoldedOptions, out: &mut dyn Write) -
             None => root_frame(root, options.python_only),
         };
         let mut frames = view.frames(stack, queued);
+        if options.py_spy.is_some() {
+            // What py-spy does not have: named blocks, and waits for a CPU.
+            frames.retain(|frame| {
+                let function = view.function(frame.shown);
+                frame.shown != Shown::CpuWait && function.is_none_or(|function| !function.is_region)
+            });
+        }
         if options.python_only {
             frames.retain(|frame| {
                 view.function(frame.shown)

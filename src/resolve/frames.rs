@@ -191,7 +191,10 @@ impl Resolver<'_> {
         let names = self.names;
         let key = Key::Python(info.name.clone(), info.file.clone(), info.first_line);
         self.add(key, || {
-            let mut rules = names.rules.python(&info.file, &info.name);
+            let is_region = info.region().is_some();
+            // A block's name says nothing of the functions that rules are for.
+            let ruled = if is_region { "" } else { &info.name };
+            let mut rules = names.rules.python(&info.file, ruled);
             if let Some(region) = region_of(regions, &info.file, &info.name) {
                 rules.class.mark = Some(PhaseMark::Strong(region));
             }
@@ -199,6 +202,7 @@ impl Resolver<'_> {
             let function = Function {
                 first_line: info.first_line,
                 is_python: true,
+                is_region,
                 ..named(name.clone(), name, &info.file, &rules)
             };
             (function, rules.class, rules.added)

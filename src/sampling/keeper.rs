@@ -73,7 +73,7 @@ impl WatchedProcess {
 }
 
 /// Age of a process that was started at `start_ticks` (clock ticks since boot), ns.
-fn age_ns(start_ticks: u64) -> u64 {
+pub(super) fn age_ns(start_ticks: u64) -> u64 {
     let per_second = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100);
     let start_ns = start_ticks.saturating_mul(1_000_000_000 / per_second.unsigned_abs().max(1));
     boottime_ns().saturating_sub(start_ns)

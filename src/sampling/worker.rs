@@ -6,6 +6,7 @@ mod compilation;
 mod nn_modules;
 mod processes;
 mod progress;
+mod regions;
 mod segments;
 mod stacks;
 mod tracks;
@@ -32,6 +33,7 @@ use code_rules::CodeRules;
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use nn_modules::NnModuleCalls;
 use progress::Progress;
+use regions::Regions;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::btree_map::Entry;
 use std::ops::Range;
@@ -80,6 +82,7 @@ pub(super) struct Worker {
     /// Ranks whose processes are sampled; `None` for all.
     ranks: Option<RankChoice>,
     calls: NnModuleCalls,
+    regions: Regions,
     progress: Progress,
     /// The session is one snapshot.
     once: bool,
@@ -136,6 +139,7 @@ impl Worker {
             code_rules: CodeRules::new(options.rules),
             ranks: options.ranks.clone(),
             calls: NnModuleCalls::default(),
+            regions: Regions::default(),
             progress: Progress::default(),
             once: options.once,
             symbols: SymbolLoader::start(!options.once),

@@ -7,6 +7,7 @@
 )]
 
 mod agent;
+mod config;
 mod dump_job;
 mod job;
 mod launch;
@@ -15,6 +16,7 @@ mod objects;
 mod py_spy;
 mod ras;
 mod record;
+mod regions;
 mod signals;
 mod snapshot;
 mod usage;

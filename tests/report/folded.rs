@@ -4,7 +4,7 @@ use crate::report_profile::{At, Builder, MS, rank, small};
 use regex::Regex;
 use torchspy::model::category::{Activity, FrameKind, Phase};
 use torchspy::model::profile::Profile;
-use torchspy::report::folded::{Count, FoldedOptions, render};
+use torchspy::report::folded::{Count, FoldedOptions, PySpyForm, render};
 use torchspy::report::view::{Idle, ViewOptions};
 
 fn fold(profile: &Profile, options: &FoldedOptions) -> String {
@@ -94,7 +94,8 @@ fn ticks_are_neither_lost_nor_made_where_a_cpu_wait_splits_samples() {
             )
             .queue_ns = 3 * MS;
     }
-    let text = fold(&builder.build(), &FoldedOptions::default());
+    let profile = builder.build();
+    let text = fold(&profile, &FoldedOptions::default());
     assert_eq!(counts(&text, "rank 0"), 1000);
     let waited: u64 = text
         .lines()
@@ -102,6 +103,14 @@ fn ticks_are_neither_lost_nor_made_where_a_cpu_wait_splits_samples() {
         .map(|line| counts(line, ""))
         .sum();
     assert_eq!(waited, 300, "{text}");
+    // py-spy has no waits for a CPU.
+    let options = FoldedOptions {
+        py_spy: Some(PySpyForm::default()),
+        ..FoldedOptions::default()
+    };
+    let text = fold(&profile, &options);
+    assert_eq!(text.lines().count(), 3, "{text}");
+    assert_eq!(counts(&text, "main ("), 1000);
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn set_lock(thread: &mut DumpedThread, found: &InspectedThread) {
 
 fn python_frames(thread: &DumpedThread) -> impl Iterator<Item = (usize, &DumpedFrame)> {
     let frames = thread.frames.iter().enumerate();
-    frames.filter(|(_, frame)| frame.is_python)
+    frames.filter(|(_, frame)| frame.is_python && !frame.is_region)
 }
 
 /// The frames of the snapshot that have not changed since, leaf first, with what was read of them:

@@ -17,6 +17,7 @@ pub(super) fn frame(words: &str) -> DumpedFrame {
         file: "train.py".to_owned(),
         line: line.parse().expect("a number"),
         is_python: !name.starts_with('.'),
+        is_region: false,
         kind: FrameKind::PythonUser,
         is_guess: false,
         is_plumbing: false,

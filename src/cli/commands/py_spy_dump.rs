@@ -19,7 +19,7 @@ pub(crate) struct PySpyDumpPlan {
 }
 
 pub(crate) fn run(plan: &PySpyDumpPlan) -> Result<ExitCode, Failure> {
-    let (dump, denied) = take_one(&plan.look)?;
+    let (mut dump, denied) = take_one(&plan.look)?;
     if let Some(error) = denied {
         return Err(hints::session_failure(error));
     }
@@ -29,7 +29,7 @@ pub(crate) fn run(plan: &PySpyDumpPlan) -> Result<ExitCode, Failure> {
             .unwrap_or_default()
     };
     let mut text = String::new();
-    for process in &dump.processes {
+    for process in &mut dump.processes {
         let is_root = plan.look.pids.contains(&process.pid);
         let mut view = match read_py_spy_view(process.pid, plan.view) {
             Ok(view) => view,
@@ -42,6 +42,9 @@ pub(crate) fn run(plan: &PySpyDumpPlan) -> Result<ExitCode, Failure> {
             // A child without Python has no stacks in py-spy's form.
             Err(_) => continue,
         };
+        for thread in &mut process.threads {
+            thread.frames.retain(|frame| !frame.is_region);
+        }
         with_stacks(&mut view, &process.threads, plan.look.native);
         if plan.json {
             // py-spy prints the first process alone.

@@ -435,6 +435,8 @@ fn frame(frame: Frame) -> DumpedFrame {
         file: frame.file,
         line: frame.line.unwrap_or(0),
         is_python: frame.python,
+        // It was paired with the frames around it where it was made.
+        is_region: false,
         kind,
         is_guess: frame.guess,
         is_plumbing: matches!(kind, FrameKind::Interpreter | FrameKind::Plumbing),

@@ -226,6 +226,7 @@ impl Confidential {
             kind: _,
             plumbing: _,
             is_python,
+            is_region: _,
             operator,
             compile,
             wait,

@@ -18,9 +18,10 @@ pub(super) struct NnModuleCalls {
 }
 
 impl Worker {
-    /// Copies the frames of `scratch.python` to `scratch.marked`, run by run. After each call of a
-    /// module, towards the root, it adds the module; after each frame of a compiler, the code that
-    /// is compiled. Frames are missing where `is_complete` is false.
+    /// Copies the frames of `scratch.python` to `scratch.marked`, run by run. Before each frame it
+    /// adds the named blocks that the frame is in; after each call of a module, towards the root,
+    /// it adds the module; after each frame of a compiler, the code that is compiled. Frames are
+    /// missing where `is_complete` is false.
     pub(super) fn mark_nn_modules(
         &mut self,
         raw: &RawSample,
@@ -64,7 +65,10 @@ impl Worker {
         for run in &raw.python.runs {
             let start = scratch.marked.len();
             for index in run.range() {
-                scratch.marked.extend(scratch.python.get(index));
+                if let Some(&frame) = scratch.python.get(index) {
+                    self.push_regions(raw.process, frame, &mut scratch.marked);
+                    scratch.marked.push(frame);
+                }
                 if let Some(&&(_, id)) = found.peek().filter(|(at, _)| *at == index) {
                     scratch.marked.push(Frame::NnModule(id));
                     found.next();
