@@ -110,6 +110,13 @@ pub fn torch_python() -> Option<PathBuf> {
     or_skip(found, "no torch environment (scripts/torch-env makes it)")
 }
 
+/// The Python that has torch, frameworks upon it, and Ray.
+pub fn frameworks_python() -> Option<PathBuf> {
+    let found = environment("frameworks");
+    let reason = "no Ray (scripts/torch-env frameworks makes it)";
+    or_skip(found, reason)
+}
+
 /// The Python that has ipykernel and gevent.
 pub fn runtimes_python() -> Option<PathBuf> {
     let found = environment("runtimes");

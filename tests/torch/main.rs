@@ -18,6 +18,7 @@ mod dump;
 mod job;
 mod native;
 mod operators;
+mod py_spy_callers;
 mod ring;
 mod roles;
 mod scaling;

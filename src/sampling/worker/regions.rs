@@ -28,7 +28,8 @@ struct Block {
 }
 
 impl Worker {
-    /// Adds the blocks that `frame` is in to `out`, the innermost first, as frames of the same line.
+    /// Adds the blocks that `frame` is in to `out`, the innermost first, as frames of the same
+    /// line.
     pub(super) fn push_regions(&mut self, process: ProcessId, frame: Frame, out: &mut Vec<Frame>) {
         let Frame::Python { code, line, .. } = frame else {
             return;
