@@ -27,6 +27,7 @@ mod raw;
 mod schedule;
 pub mod session;
 pub mod snapshot;
+mod source_reader;
 mod stops;
 mod symbol_loader;
 mod thread_match;
