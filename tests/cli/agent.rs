@@ -1,7 +1,7 @@
 //! `torchspy agent` on processes without torch, and the examples of how it is run. Its figures of
 //! real trainers are in tests/torch.
 
-use crate::faults::{PATIENCE, TORCHSPY, Target, any_python, get, program, start_agent};
+use crate::faults::{PATIENCE, TORCHSPY, Target, any_python, get, program, receiver, start_agent};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
@@ -126,7 +126,8 @@ fn two_jobs_of_one_name_are_two_jobs() {
     let Some(_waits) = ranks(&job, "29500", "timed") else {
         return;
     };
-    let agent = Agent::start(&job, &["--hang-after", "2s"]);
+    let (url, profiles) = receiver("");
+    let agent = Agent::start(&job, &["--hang-after", "2s", "--pyroscope", &url]);
     let values = |text: &str, label: &str| -> Vec<f64> {
         let label = format!("job=\"{label}\"");
         let found = series(text, "torchspy_hang").into_iter();
@@ -146,6 +147,10 @@ fn two_jobs_of_one_name_are_two_jobs() {
     });
     assert_eq!(values(&text, &job).len(), 2, "{text}");
     agent.end();
+    // Profiles have the same names, and the last of each is sent at its end.
+    let mut named = std::iter::from_fn(|| Some(profiles.recv_timeout(PATIENCE).ok()?.0));
+    let name = format!("job%3D{job}__port_29501%2C");
+    assert!(named.any(|request| request.contains(&name)));
 }
 
 #[test]

@@ -17,10 +17,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Lines, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -525,4 +526,35 @@ pub fn get(address: &str, path: &str) -> (String, String) {
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     (head.to_owned(), body.to_owned())
+}
+
+/// A receiver that answers all that is sent to it with `answer`: the request's head, and its body.
+pub fn receiver(answer: &'static str) -> (String, Receiver<(String, Vec<u8>)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, received) = channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = BufReader::new(stream.unwrap());
+            let (mut request, mut line, mut length) = (String::new(), String::new(), 0);
+            while stream.read_line(&mut line).unwrap() > 2 {
+                let lower = line.to_lowercase();
+                if let Some(bytes) = lower.strip_prefix("content-length:") {
+                    length = bytes.trim().parse().unwrap();
+                }
+                request.push_str(&line);
+                line.clear();
+            }
+            let mut body = vec![0; length];
+            stream.read_exact(&mut body).unwrap();
+            let length = answer.len();
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n");
+            let answer = format!("{head}Connection: close\r\n\r\n{answer}");
+            stream.get_mut().write_all(answer.as_bytes()).unwrap();
+            if sender.send((request, body)).is_err() {
+                return;
+            }
+        }
+    });
+    (format!("http://{address}"), received)
 }

@@ -2,7 +2,7 @@
 //! trainer counted itself.
 
 use crate::STEADY;
-use crate::agent_push::receiver;
+use crate::faults::receiver;
 use crate::faults::{PATIENCE, TORCHSPY, Target, get, program, start_agent, wait_until};
 use crate::installed::prometheus;
 use crate::native_live::torch_python;

@@ -2,45 +2,13 @@
 
 use crate::STEADY;
 use crate::agent::{Agent, train, trainer};
-use crate::faults::{PATIENCE, program};
+use crate::faults::{PATIENCE, program, receiver};
 use crate::installed::otlp_python;
 use flate2::read::GzDecoder;
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpListener;
+use std::io::Read;
 use std::process::Command;
-use std::sync::mpsc::{Receiver, channel};
-
-/// A receiver that answers all that is sent to it with `answer`: the request's head, and its body.
-pub(crate) fn receiver(answer: &'static str) -> (String, Receiver<(String, Vec<u8>)>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let (sender, received) = channel();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = BufReader::new(stream.unwrap());
-            let (mut request, mut line, mut length) = (String::new(), String::new(), 0);
-            while stream.read_line(&mut line).unwrap() > 2 {
-                let lower = line.to_lowercase();
-                if let Some(bytes) = lower.strip_prefix("content-length:") {
-                    length = bytes.trim().parse().unwrap();
-                }
-                request.push_str(&line);
-                line.clear();
-            }
-            let mut body = vec![0; length];
-            stream.read_exact(&mut body).unwrap();
-            let length = answer.len();
-            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n");
-            let answer = format!("{head}Connection: close\r\n\r\n{answer}");
-            stream.get_mut().write_all(answer.as_bytes()).unwrap();
-            if sender.send((request, body)).is_err() {
-                return;
-            }
-        }
-    });
-    (format!("http://{address}"), received)
-}
+use std::sync::mpsc::Receiver;
 
 /// Samples a trainer of this job until it ends, which is before the 15 s of a profile are over
 /// unless the machine is busy.

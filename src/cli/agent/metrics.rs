@@ -109,15 +109,27 @@ impl Metrics {
     }
 
     /// Adds what a rank did, and whether this is the last of it. Figures of ranks that have the
-    /// same labels are added up.
-    pub(crate) fn add(&mut self, part: &RankPart, hangs: bool, is_last: bool, now: Instant) {
-        let labels = self.labels_of(part, is_last, now);
+    /// same labels are added up. Returns the label of its job.
+    pub(crate) fn add(
+        &mut self,
+        part: &RankPart,
+        hangs: bool,
+        is_last: bool,
+        now: Instant,
+    ) -> Option<String> {
+        let job = self.jobs.of(&part.info, is_last, now);
+        let rank = part.role.rank().map(|rank| rank.to_string());
+        let named = [("job", job.clone()), ("rank", rank)];
+        let named = named.into_iter();
+        let labels: Labels = named
+            .filter_map(|(name, value)| Some((name, value?)))
+            .collect();
         if !self.ranks.contains_key(&labels) && self.ranks.len() >= self.most_ranks {
             if self.left_out.len() < self.most_ranks {
                 self.left_out.insert(labels);
             }
             self.show_counts();
-            return;
+            return job;
         }
         self.left_out.remove(&labels);
         let rank = self.ranks.entry(labels.clone()).or_insert_with(|| Rank {
@@ -176,6 +188,7 @@ impl Metrics {
             }
         }
         self.show_counts();
+        job
     }
 
     /// Adds what the agent itself cost.
@@ -224,16 +237,6 @@ impl Metrics {
     }
 
     /// What all series of a rank have.
-    fn labels_of(&mut self, part: &RankPart, is_last: bool, now: Instant) -> Labels {
-        let job = self.jobs.of(&part.info, is_last, now);
-        let rank = part.role.rank().map(|rank| rank.to_string());
-        let named = [("job", job), ("rank", rank)];
-        let named = named.into_iter();
-        named
-            .filter_map(|(name, value)| Some((name, value?)))
-            .collect()
-    }
-
     fn show_counts(&mut self) {
         self.not_shown.set(self.left_out.len() as i64);
     }

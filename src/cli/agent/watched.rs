@@ -40,6 +40,8 @@ pub(crate) struct Watched {
     /// The ring cannot be written to: said once.
     is_file_lost: bool,
     standstill: Standstill,
+    /// What its job is called in series, once it has any.
+    label: Option<String>,
     /// Segments of the profile that is sent next.
     unsent: Vec<Segment>,
 }
@@ -106,6 +108,7 @@ impl Watched {
             file: None,
             is_file_lost: false,
             standstill,
+            label: None,
             unsent: Vec::new(),
         })
     }
@@ -154,7 +157,7 @@ impl Watched {
             let mut metrics = metrics.lock().unwrap_or_else(PoisonError::into_inner);
             metrics.add_overhead("stopped", stopped_ns);
             for rank in &ranks {
-                metrics.add(rank, hangs, is_last, now);
+                self.label = metrics.add(rank, hangs, is_last, now);
             }
         }
     }
@@ -175,7 +178,7 @@ impl Watched {
         let interval = Arc::new(Interval {
             run,
             segments: std::mem::take(&mut self.unsent),
-            job: self.place.job.clone(),
+            job: self.label.clone().or_else(|| self.place.job.clone()),
         });
         for push in pushes {
             push.send(Arc::clone(&interval));
