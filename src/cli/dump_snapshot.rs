@@ -5,7 +5,7 @@ use super::dump_plan::LookPlan;
 use super::failure::Failure;
 use super::nccl::ask_nccl;
 use super::outputs::resolve_recording;
-use super::{free_threaded, hints, target};
+use super::{hints, target};
 use crate::analysis::dump::attach::attach;
 use crate::analysis::dump::dump;
 use crate::gpu::collector::GpuOptions;
@@ -73,9 +73,6 @@ pub(super) fn take_one(plan: &LookPlan) -> Result<(Dump, Option<SessionError>), 
     };
     let pids = pids(plan, &roots);
     let silent = without_answer(&pids, ANSWER);
-    if !silent.contains(&root) {
-        free_threaded::refuse_process(root)?;
-    }
     let mut dump = Dump {
         wall_ns: run.started_wall_ns,
         ..Dump::default()

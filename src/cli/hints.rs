@@ -50,9 +50,6 @@ pub(crate) fn of_remedy(remedy: Remedy) -> &'static str {
         Remedy::UnsupportedPython => {
             "Python frames need CPython 3.10 to 3.15; others are sampled with native frames, or by a slower fallback"
         }
-        Remedy::FreeThreaded => {
-            "run it with a Python that has the global lock: python3.13, and not python3.13t"
-        }
         Remedy::CpuQuota => {
             "the cgroup is throttled when it has used its quota, and torchspy within it: reports show that as cpu_wait"
         }

@@ -17,7 +17,6 @@ mod dump_snapshot;
 mod failure;
 mod flight;
 mod formats;
-mod free_threaded;
 mod gather;
 mod github_summary;
 mod hints;

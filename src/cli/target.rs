@@ -2,8 +2,8 @@
 //! recording.
 
 use super::failure::Failure;
+use super::hints;
 use super::plan::Target;
-use super::{free_threaded, hints};
 use crate::gpu::collector;
 use crate::model::process::ProcessInfo;
 use crate::model::region::Region;
@@ -18,14 +18,13 @@ use crate::sampling::session::{SessionError, SessionOptions};
 use crate::torch::job::{JobPlace, USERS_JOB};
 use std::ffi::OsString;
 
-/// An error where a command cannot be started, or would start a Python that cannot be read. Nothing
-/// has run yet.
+/// An error where a command cannot be started. Nothing has run yet.
 pub(super) fn check_program(command: &[OsString]) -> Result<(), Failure> {
     if let Some(name) = command.first().filter(|name| !is_found(name)) {
         let name = name.to_string_lossy().into_owned();
         return Err(hints::launch_failure(LaunchError::NotFound(name)));
     }
-    free_threaded::refuse_program(command)
+    Ok(())
 }
 
 /// A command as it is stored and shown.
@@ -79,7 +78,6 @@ pub(super) fn attachable(pid: i32, redaction: Redaction) -> Result<ProcessInfo, 
             detail,
         }));
     }
-    free_threaded::refuse_process(pid)?;
     Ok(info)
 }
 

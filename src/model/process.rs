@@ -30,7 +30,7 @@ pub struct ProcessInfo {
     pub has_torch: bool,
     /// libcuda is mapped.
     pub has_cuda: bool,
-    /// What is missing for this process and why: `not a Python process`, `free-threaded 3.14: …`.
+    /// What is missing for this process and why: `not a Python process`, `a 32-bit program: …`.
     /// Empty if nothing.
     pub note: String,
     /// First and last time at which it was seen, CLOCK_MONOTONIC.

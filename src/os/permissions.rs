@@ -47,8 +47,6 @@ pub enum Remedy {
     OldKernel,
     /// No supported Python.
     UnsupportedPython,
-    /// A Python without the global lock.
-    FreeThreaded,
     /// The cgroup's CPU quota may throttle.
     CpuQuota,
 }

@@ -93,11 +93,12 @@ impl Cells {
 
     /// The numbers and texts of the cells that ran, latest first.
     fn texts(&self, namespace: u64, memory: &dyn Memory) -> Result<Vec<(u32, u64)>, ObjectError> {
-        if !TypeFacts::read(read_type(namespace, memory)?, memory)?.is_dict() {
+        let objects = &self.layout.objects;
+        if !TypeFacts::read(objects, read_type(objects, namespace, memory)?, memory)?.is_dict() {
             return Err(ObjectError::Invalid);
         }
-        let table = read_table(&self.layout.objects, namespace, memory)?;
-        let entries = read_entries(&self.layout.objects, &table, MAX_ENTRIES, memory)?;
+        let table = read_table(objects, namespace, memory)?;
+        let entries = read_entries(objects, &table, MAX_ENTRIES, memory)?;
         let mut texts: Vec<(u32, u64)> = entries
             .iter()
             .filter_map(|entry| {

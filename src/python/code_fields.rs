@@ -2,7 +2,7 @@
 //! [`CodeCache`](super::code_object::CodeCache) reads, for code that copies it before it is freed.
 
 use super::discover::Interpreter;
-use super::layout::{FrameChain, Layout, MAX_CODE, OBJECT_TYPE};
+use super::layout::{FrameChain, Layout, MAX_CODE};
 use super::objects::{u32_at, u64_at};
 use crate::memory::Memory;
 
@@ -61,7 +61,7 @@ impl<'a> CodeFields<'a> {
     /// The code object's own fields: address and length.
     pub fn head(&self, code: u64) -> (u64, usize) {
         let own = self.layout.code.bytecode + 8;
-        let end = own.clamp(OBJECT_TYPE + 16, MAX_CODE);
+        let end = own.clamp(self.layout.objects.type_offset() + 16, MAX_CODE);
         (
             code,
             (end as usize).max(self.identity.start as usize + self.identity.length),
@@ -113,7 +113,7 @@ impl<'a> CodeFields<'a> {
         let (length, data, width) = match part.is_str {
             true => {
                 let state = u32_at(bytes, unicode.state);
-                let (kind, ascii) = (state >> 2 & 7, state >> 6 & 1 == 1);
+                let (kind, _, ascii) = unicode.form(state);
                 let data = if ascii {
                     unicode.ascii_data
                 } else {

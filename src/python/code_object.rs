@@ -4,7 +4,7 @@ use super::cells::Cells;
 use super::code_fields::Identity;
 use super::discover::Interpreter;
 use super::frames::PythonFrame;
-use super::layout::{Layout, MAX_CODE, OBJECT_TYPE};
+use super::layout::{Layout, MAX_CODE};
 use super::line_table::{self, LineRange};
 use super::objects::{ObjectError, read_bytes_length, read_bytes_object, read_str, u32_at, u64_at};
 use crate::memory::{Memory, ReadError, ReadRequest};
@@ -234,7 +234,8 @@ impl CodeCache {
         memory: &dyn Memory,
     ) -> Result<CachedCode, CodeError> {
         let layout = &self.layout;
-        let object_type = memory.read_u64(address.wrapping_add(OBJECT_TYPE.into()))?;
+        let object_type =
+            memory.read_u64(address.wrapping_add(layout.objects.type_offset().into()))?;
         if self
             .code_type
             .is_some_and(|code_type| code_type != object_type)

@@ -1,10 +1,9 @@
 //! Dictionaries and attributes of instances, read from outside: bounded, and with the address of
 //! every value's slot, so that a few words are enough to check what was read.
 
-use super::layout::OBJECT_TYPE;
 use super::layout::objects::{
     Attributes, DICT_KEYS, FLAG_DICT, FLAG_HEAP_TYPE, FLAG_INLINE_VALUES, FLAG_MANAGED_DICT,
-    KEYS_SIZE, KeysForm, LOG2_KEYS, MANAGED_DICT, MANAGED_VALUES, ObjectLayout, SIZED_KEYS,
+    KEYS_SIZE, KeysForm, LENGTH, LOG2_KEYS, MANAGED_VALUES, ObjectLayout, SIZED_KEYS,
     TYPE_BASIC_SIZE, TYPE_DICT, TYPE_DICT_OFFSET, TYPE_FLAGS, TYPE_MRO, TYPE_NAME, VALUES_VALID,
 };
 use super::objects::{ObjectError, u64_at};
@@ -18,8 +17,8 @@ const MAX_NAME: usize = 256;
 const MAX_MRO: usize = 64;
 /// Maximum offset of an instance's dictionary.
 const MAX_DICT_OFFSET: u64 = 1 << 16;
-/// Bytes of a type that are read: up to and including `tp_mro`.
-const TYPE_HEAD: usize = 352;
+/// Bytes of a type that are read: up to and including `tp_mro`, of the larger builds.
+const TYPE_HEAD: usize = 368;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -51,6 +50,7 @@ pub struct TypeFacts {
     mro: u64,
     /// Shows whether the address still holds the same type.
     identity: [u64; 3],
+    layout: ObjectLayout,
 }
 
 impl TypeFacts {
@@ -58,28 +58,35 @@ impl TypeFacts {
     ///
     /// # Errors
     /// [`ObjectError`].
-    pub fn read(address: u64, memory: &dyn Memory) -> Result<Self, ObjectError> {
+    pub fn read(
+        layout: &ObjectLayout,
+        address: u64,
+        memory: &dyn Memory,
+    ) -> Result<Self, ObjectError> {
         let mut head = [0; TYPE_HEAD];
         if address == 0 || !address.is_multiple_of(8) {
             return Err(ObjectError::Invalid);
         }
         memory.read_exact(address, &mut head)?;
-        let name = read_c_string(u64_at(&head, TYPE_NAME), MAX_NAME, memory)?;
+        let field = |field: u32| u64_at(&head, field + layout.growth);
+        let name = read_c_string(field(TYPE_NAME), MAX_NAME, memory)?;
         Ok(Self {
             address,
             name: name.rsplit('.').next().unwrap_or_default().to_owned(),
-            flags: u64_at(&head, TYPE_FLAGS),
-            basic_size: u64_at(&head, TYPE_BASIC_SIZE),
-            dict_offset: u64_at(&head, TYPE_DICT_OFFSET),
-            mro: u64_at(&head, TYPE_MRO),
-            identity: identity(&head),
+            flags: field(TYPE_FLAGS),
+            basic_size: field(TYPE_BASIC_SIZE),
+            dict_offset: field(TYPE_DICT_OFFSET),
+            mro: field(TYPE_MRO),
+            identity: identity(layout, &head),
+            layout: *layout,
         })
     }
 
     /// Whether the address still holds this type.
     pub fn is_current(&self, memory: &dyn Memory) -> bool {
         let mut head = [0; TYPE_HEAD];
-        memory.read_exact(self.address, &mut head).is_ok() && identity(&head) == self.identity
+        memory.read_exact(self.address, &mut head).is_ok()
+            && identity(&self.layout, &head) == self.identity
     }
 
     /// `tp_basicsize`, bytes.
@@ -92,13 +99,9 @@ impl TypeFacts {
     }
 
     /// Whether one of its bases, or itself, is called `name`.
-    pub fn has_base(
-        &self,
-        name: &str,
-        layout: &ObjectLayout,
-        memory: &dyn Memory,
-    ) -> Result<bool, ObjectError> {
-        let count = memory.read_u64(self.mro.wrapping_add(16))?;
+    pub fn has_base(&self, name: &str, memory: &dyn Memory) -> Result<bool, ObjectError> {
+        let layout = &self.layout;
+        let count = memory.read_u64(self.mro.wrapping_add(layout.at(LENGTH)))?;
         let count = usize::try_from(count)
             .ok()
             .filter(|&count| count <= MAX_MRO)
@@ -107,7 +110,7 @@ impl TypeFacts {
             memory.read_bytes(self.mro.wrapping_add(layout.tuple_items.into()), count * 8)?;
         for index in (0..count).rev() {
             let base = u64_at(&items, index as u32 * 8);
-            let text = memory.read_u64(base.wrapping_add(TYPE_NAME.into()))?;
+            let text = memory.read_u64(base.wrapping_add(layout.at(TYPE_NAME)))?;
             if read_c_string(text, MAX_NAME, memory)? == name {
                 return Ok(true);
             }
@@ -125,7 +128,7 @@ impl TypeFacts {
         }
         Some(match layout.attributes {
             Attributes::ValuesOrDict => (object.wrapping_sub(MANAGED_VALUES), 16),
-            _ => (object.wrapping_sub(MANAGED_DICT), 8),
+            _ => (object.wrapping_sub(layout.managed_dict), 8),
         })
     }
 
@@ -161,17 +164,17 @@ impl TypeFacts {
         match layout.attributes {
             Attributes::AtOffset => Ok(None),
             Attributes::ValuesOrDict => match before(MANAGED_VALUES)? {
-                0 => Ok(Some(before(MANAGED_DICT)?)
+                0 => Ok(Some(before(layout.managed_dict)?)
                     .filter(|&dict| dict != 0)
                     .map(InstanceDict::Dict)),
                 values => split(values),
             },
-            Attributes::Tagged => match before(MANAGED_DICT)? {
+            Attributes::Tagged => match before(layout.managed_dict)? {
                 0 => Ok(None),
                 values if values & 1 == 1 => split(values.wrapping_add(1)),
                 dict => Ok(Some(InstanceDict::Dict(dict))),
             },
-            Attributes::Inline => match before(MANAGED_DICT)? {
+            Attributes::Inline => match before(layout.managed_dict)? {
                 0 if self.flags & FLAG_INLINE_VALUES != 0 => {
                     let values = object.wrapping_add(self.basic_size);
                     match memory.read_u8(values.wrapping_add(VALUES_VALID.into()))? {
@@ -186,8 +189,8 @@ impl TypeFacts {
     }
 }
 
-fn identity(head: &[u8; TYPE_HEAD]) -> [u64; 3] {
-    [TYPE_NAME, TYPE_DICT, TYPE_MRO].map(|field| u64_at(head, field))
+fn identity(layout: &ObjectLayout, head: &[u8; TYPE_HEAD]) -> [u64; 3] {
+    [TYPE_NAME, TYPE_DICT, TYPE_MRO].map(|field| u64_at(head, field + layout.growth))
 }
 
 /// Location of an instance's attributes.
@@ -202,11 +205,15 @@ pub enum InstanceDict {
 ///
 /// # Errors
 /// [`ObjectError`].
-pub fn read_type(address: u64, memory: &dyn Memory) -> Result<u64, ObjectError> {
+pub fn read_type(
+    layout: &ObjectLayout,
+    address: u64,
+    memory: &dyn Memory,
+) -> Result<u64, ObjectError> {
     if address == 0 || !address.is_multiple_of(8) {
         return Err(ObjectError::Invalid);
     }
-    Ok(memory.read_u64(address.wrapping_add(OBJECT_TYPE.into()))?)
+    Ok(memory.read_u64(address.wrapping_add(layout.type_offset().into()))?)
 }
 
 /// Location of the entries of the dictionary at `dict`.
@@ -219,7 +226,7 @@ pub fn read_table(
     memory: &dyn Memory,
 ) -> Result<Table, ObjectError> {
     let mut fields = [0; 16];
-    memory.read_exact(dict.wrapping_add(DICT_KEYS.into()), &mut fields)?;
+    memory.read_exact(dict.wrapping_add(layout.at(DICT_KEYS)), &mut fields)?;
     let (keys, values) = (u64_at(&fields, 0), u64_at(&fields, 8));
     Ok(Table {
         keys,

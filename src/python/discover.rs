@@ -28,7 +28,7 @@ pub struct Interpreter {
     pub version: PythonVersion,
     /// The version as precisely as known: `3.11.7`, or only `3.10`.
     pub version_text: String,
-    /// Whether the build has no global lock. Such builds are refused so far, so this is false.
+    /// Whether the build can run without the global lock (3.13 on).
     pub free_threaded: bool,
     /// Address of `_PyRuntime`.
     pub runtime_address: u64,
@@ -55,11 +55,12 @@ pub enum DiscoverError {
     /// A version that is newer than this torchspy.
     #[error("Python {0} is newer than this torchspy knows: its Python frames are left out")]
     NewerVersion(String),
-    /// A build without the global lock.
-    #[error(
-        "Python {0} is a free-threaded build, whose objects and frames are laid out differently: its Python frames are left out"
-    )]
-    FreeThreaded(String),
+    /// Another implementation of Python than CPython.
+    #[error("{0}, another implementation of Python than CPython: its Python frames are left out")]
+    OtherImplementation(&'static str),
+    /// Its program is one of 32 bits.
+    #[error("a 32-bit program: torchspy reads those of 64 bits")]
+    Narrow,
     #[error("the interpreter cannot be read: {0}")]
     Unreadable(ReadError),
     /// What was read is not an interpreter.
@@ -81,6 +82,18 @@ pub fn could_be_python(path: &str) -> bool {
     name.starts_with("python") || name.starts_with("libpython")
 }
 
+/// Debian's and PyPy's own builds: `pypy3.9`, `pypy3.10-c`, `libpypy3.10-c.so`.
+fn is_pypy(path: &str) -> bool {
+    let name = file_name(path);
+    name.strip_prefix("lib").unwrap_or(name).starts_with("pypy")
+}
+
+/// Whether it is an ELF file of class 1 (`ELFCLASS32`).
+fn is_narrow(image: &PythonImage<'_>) -> bool {
+    let start = image.bytes.copy(0..5);
+    start.is_some_and(|start| start == b"\x7fELF\x01")
+}
+
 /// Finds the interpreter in a process that has `images` mapped. Repeat it while it returns
 /// [`DiscoverError::NotYetInitialised`].
 ///
@@ -93,9 +106,15 @@ pub fn discover(
     let mut reason = DiscoverError::NotPython;
     for image in images {
         let Some(file) = ElfNames::parse(image.bytes) else {
+            if is_narrow(image) {
+                reason = DiscoverError::Narrow;
+            }
             continue;
         };
         let Some(symbols) = Symbols::find(image, &file) else {
+            if is_pypy(image.path) {
+                reason = DiscoverError::OtherImplementation("PyPy");
+            }
             continue;
         };
         match read_interpreter(image, &file, &symbols, memory) {
@@ -168,11 +187,15 @@ fn read_interpreter(
         (None, None) => guess_version(image.path, file),
     }
     .ok_or(DiscoverError::Invalid("no version"))?;
+    let free_threaded = header.is_some_and(|header| header.free_threaded);
     let layout = match header {
-        Some(header) if header.free_threaded => {
-            return Err(DiscoverError::FreeThreaded(version_text));
-        }
-        Some(_) => read_debug_offsets(version, &version_text, runtime_address, memory)?,
+        Some(_) => read_debug_offsets(
+            version,
+            free_threaded,
+            &version_text,
+            runtime_address,
+            memory,
+        )?,
         // From 3.13 on the runtime begins with its offsets from the start: this is something else.
         None if version >= PythonVersion::new(3, 13) => {
             return Err(DiscoverError::Invalid("no debug offsets"));
@@ -184,7 +207,7 @@ fn read_interpreter(
     let interpreter = Interpreter {
         version,
         version_text,
-        free_threaded: false,
+        free_threaded,
         runtime_address,
         layout,
         code_type: symbols.code_type,
@@ -196,6 +219,7 @@ fn read_interpreter(
 
 fn read_debug_offsets(
     version: PythonVersion,
+    free_threaded: bool,
     text: &str,
     runtime_address: u64,
     memory: &dyn Memory,
@@ -205,7 +229,8 @@ fn read_debug_offsets(
     let mut bytes = [0; debug_offsets::MAX_SIZE];
     let bytes = bytes.get_mut(..size).ok_or_else(unsupported)?;
     memory.read_exact(runtime_address, bytes)?;
-    debug_offsets::parse_layout(version, bytes).map_err(|error| DiscoverError::Invalid(error.field))
+    debug_offsets::parse_layout(version, free_threaded, bytes)
+        .map_err(|error| DiscoverError::Invalid(error.field))
 }
 
 /// An interpreter has started once it has a thread that points back to it.
@@ -337,6 +362,24 @@ mod tests {
             ..image
         };
         assert_eq!(discover(&[junk], &memory), Err(DiscoverError::NotPython));
+    }
+
+    #[test]
+    fn what_is_no_cpython_of_64_bits_is_named() {
+        let memory = crate::memory::SnapshotMemory::default();
+        let own = std::fs::read("/proc/self/exe").unwrap();
+        let image = PythonImage {
+            path: "/usr/bin/pypy3.10",
+            load_bias: 0,
+            bytes: &own,
+        };
+        let pypy = DiscoverError::OtherImplementation("PyPy");
+        assert_eq!(discover(&[image], &memory), Err(pypy));
+        let narrow = PythonImage {
+            bytes: &b"\x7fELF\x01\x01 and the rest".to_vec(),
+            ..image
+        };
+        assert_eq!(discover(&[narrow], &memory), Err(DiscoverError::Narrow));
     }
 
     /// A file of one section, `.PyRuntime`, at this address.

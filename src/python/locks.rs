@@ -11,13 +11,13 @@ use super::variables::{class_of, read_attributes};
 use crate::memory::Memory;
 
 /// `lock_lock`.
-const SEMAPHORE: u64 = 16;
+const SEMAPHORE: u32 = 16;
 /// `rlock_owner`, an identity of pthreads; `rlock_count` follows.
-const OWNER: u64 = 24;
-const COUNT: u64 = 32;
+const OWNER: u32 = 24;
+const COUNT: u32 = 32;
 /// `PyCFunctionObject.m_ml`, whose first word is the name, and `m_self`.
-const METHOD: u64 = 16;
-const SELF: u64 = 24;
+const METHOD: u32 = 16;
+const SELF: u32 = 24;
 /// The attribute of a `threading.Condition` with its lock.
 const CONDITION_LOCK: &str = "_lock";
 
@@ -41,8 +41,9 @@ pub fn read_lock(
     if interpreter.version.minor > 13 {
         return None;
     }
-    let word = |offset: u64| memory.read_u64(object.wrapping_add(offset)).ok();
-    let (kind, owner) = match class_of(object, memory).ok()?.as_str() {
+    let layout = &interpreter.layout.objects;
+    let word = |offset: u32| memory.read_u64(object.wrapping_add(layout.at(offset))).ok();
+    let (kind, owner) = match class_of(layout, object, memory).ok()?.as_str() {
         "lock" => ("threading.Lock", None),
         "RLock" => {
             let owner = word(OWNER).filter(|&owner| owner != 0 && word(COUNT) != Some(0));
@@ -53,7 +54,7 @@ pub fn read_lock(
             let lock = attributes
                 .iter()
                 .find(|each| each.name == CONDITION_LOCK && each.object != object)?;
-            let is_plain = class_of(lock.object, memory)
+            let is_plain = class_of(layout, lock.object, memory)
                 .is_ok_and(|class| matches!(class.as_str(), "lock" | "RLock"));
             return is_plain
                 .then(|| read_lock(interpreter, lock.object, memory))
@@ -76,11 +77,12 @@ pub fn lock_of_block(
     object: u64,
     memory: &dyn Memory,
 ) -> Option<LockObject> {
+    let layout = &interpreter.layout.objects;
     let word = |at: u64| memory.read_u64(at).ok();
-    let class = class_of(object, memory).ok()?;
+    let class = class_of(layout, object, memory).ok()?;
     match class.as_str() {
         "builtin_function_or_method" => {
-            let definition = word(object.wrapping_add(METHOD))?;
+            let definition = word(object.wrapping_add(layout.at(METHOD)))?;
             let mut name = [0; 9];
             memory.read_exact(word(definition)?, &mut name).ok()?;
             if &name != b"__exit__\0" {
@@ -90,5 +92,9 @@ pub fn lock_of_block(
         "method" => {}
         _ => return None,
     }
-    read_lock(interpreter, word(object.wrapping_add(SELF))?, memory)
+    read_lock(
+        interpreter,
+        word(object.wrapping_add(layout.at(SELF)))?,
+        memory,
+    )
 }

@@ -11,7 +11,6 @@ pub mod code_object;
 pub mod dicts;
 pub mod discover;
 pub mod frames;
-pub mod free_threaded;
 pub mod layout;
 pub mod line_table;
 pub mod locks;

@@ -30,7 +30,7 @@ pub fn read_str(
     let unicode = &layout.unicode;
     let length = memory.read_u64(address.wrapping_add(unicode.length.into()))?;
     let state = memory.read_u32(address.wrapping_add(unicode.state.into()))?;
-    let (kind, compact, ascii) = (state >> 2 & 7, state >> 5 & 1 == 1, state >> 6 & 1 == 1);
+    let (kind, compact, ascii) = unicode.form(state);
     if address == 0
         || !compact
         || !matches!(kind, 1 | 2 | 4)

@@ -1,7 +1,7 @@
 //! A process's Python threads, and the holder of the global lock.
 
 use super::discover::Interpreter;
-use super::layout::{GilPlace, MAX_THREAD};
+use super::layout::{GilLayout, GilPlace, MAX_THREAD};
 use crate::memory::{Memory, ReadError};
 
 /// Maximum number of interpreters (main and sub).
@@ -28,6 +28,8 @@ pub struct PythonThread {
 pub enum GilState {
     Unknown,
     Free,
+    /// A free-threaded build, whose threads run without it.
+    Disabled,
     /// The thread with this `PyThreadState` holds it.
     HeldBy(u64),
 }
@@ -172,20 +174,35 @@ pub fn read_gil_range(
             memory.read_u64(interpreter_state.wrapping_add(offset.into()))?
         }
     };
-    let start = layout.last_holder.min(layout.locked);
-    let end = (layout.last_holder + 8).max(layout.locked + 4);
+    let fields = gil_fields(layout);
     Ok(GilRange {
-        address: base.wrapping_add(start.into()),
-        length: (end - start) as usize,
+        address: base.wrapping_add(fields.start.into()),
+        length: fields.len(),
     })
+}
+
+/// The part of the lock's state that tells who has it.
+fn gil_fields(layout: &GilLayout) -> std::ops::Range<u32> {
+    let first = layout.last_holder.min(layout.locked);
+    let last = (layout.last_holder + 8).max(layout.locked + 4);
+    match layout.enabled {
+        Some(enabled) => first.min(enabled)..last.max(enabled + 4),
+        None => first..last,
+    }
 }
 
 /// Parses the bytes of a [`GilRange`].
 pub fn parse_gil(interpreter: &Interpreter, bytes: &[u8]) -> GilState {
     let layout = &interpreter.layout.gil;
-    let start = layout.last_holder.min(layout.locked);
-    if bytes.len() < ((layout.last_holder + 8).max(layout.locked + 4) - start) as usize {
+    let fields = gil_fields(layout);
+    let start = fields.start;
+    if bytes.len() < fields.len() {
         return GilState::Unknown;
+    }
+    if let Some(enabled) = layout.enabled
+        && super::objects::u32_at(bytes, enabled - start) == 0
+    {
+        return GilState::Disabled;
     }
     // -1 before the lock exists, else 0 or 1 (Python/ceval_gil.c).
     match super::objects::u32_at(bytes, layout.locked - start) {

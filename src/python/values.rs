@@ -12,13 +12,16 @@ const MAX_TEXT: usize = 60;
 /// Maximum bytes that are read: the cut part helps to recognize a secret.
 const MAX_READ: usize = 4096;
 /// First field after the object's head: `ob_size`, `lv_tag`, `ob_fval`.
-const FIRST: u64 = 16;
+const FIRST: u32 = 16;
 /// Bits of a digit of an int. Include/cpython/longintrepr.h.
 const DIGIT_BITS: u32 = 30;
 
 /// The value of an int; `None` for any other object and above 60 bits.
 pub fn read_int(interpreter: &Interpreter, object: u64, memory: &dyn Memory) -> Option<i64> {
-    match class_of(object, memory).ok()?.as_str() {
+    match class_of(&interpreter.layout.objects, object, memory)
+        .ok()?
+        .as_str()
+    {
         "int" => small_int(interpreter, object, memory).ok().flatten(),
         _ => None,
     }
@@ -29,14 +32,15 @@ fn small_int(
     object: u64,
     memory: &dyn Memory,
 ) -> Result<Option<i64>, ObjectError> {
-    let word = memory.read_u64(object.wrapping_add(FIRST))?;
+    let layout = &interpreter.layout.objects;
+    let word = memory.read_u64(object.wrapping_add(layout.at(FIRST)))?;
     // Up to 3.11 the sign of `ob_size` is the number's; from 3.12 on two bits of `lv_tag` are: 0
     // positive, 1 zero, 2 negative.
     let (digits, is_negative) = match interpreter.version.minor {
         ..=11 => ((word as i64).unsigned_abs(), (word as i64) < 0),
         _ => (word >> 3, word & 3 == 2),
     };
-    let digit = |index: u64| memory.read_u32(object.wrapping_add(u64::from(INT_DIGIT) + index * 4));
+    let digit = |index: u64| memory.read_u32(object.wrapping_add(layout.at(INT_DIGIT) + index * 4));
     let size = match digits {
         0 => 0,
         1 => i64::from(digit(0)?),
@@ -58,11 +62,12 @@ pub fn describe(
     of_tensor: impl Fn(u64, &str) -> Option<String>,
     shown: impl Fn(&str) -> String,
 ) -> Result<String, ObjectError> {
-    let class = class_of(object, memory)?;
-    let word = |offset: u64| memory.read_u64(object.wrapping_add(offset));
+    let layout = &interpreter.layout.objects;
+    let class = class_of(layout, object, memory)?;
+    let word = |offset: u32| memory.read_u64(object.wrapping_add(layout.at(offset)));
     Ok(match class.as_str() {
         "NoneType" => "None".to_owned(),
-        "bool" => match memory.read_u32(object.wrapping_add(INT_DIGIT.into()))? {
+        "bool" => match memory.read_u32(object.wrapping_add(layout.at(INT_DIGIT)))? {
             0 => "False".to_owned(),
             _ => "True".to_owned(),
         },
@@ -83,7 +88,7 @@ pub fn describe(
             }
         }
         "list" | "tuple" | "bytes" => format!("{class} of {}", word(FIRST)?),
-        "dict" => format!("dict of {}", word(DICT_USED.into())?),
+        "dict" => format!("dict of {}", word(DICT_USED)?),
         "type" => "class".to_owned(),
         _ => of_tensor(object, &class).unwrap_or_else(|| format!("<{class}>")),
     })

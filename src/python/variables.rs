@@ -12,7 +12,7 @@
 use super::dicts::{InstanceDict, TypeFacts, read_entries, read_table, read_type};
 use super::discover::Interpreter;
 use super::frames::PythonFrame;
-use super::layout::objects::CELL_CONTENTS;
+use super::layout::objects::{CELL_CONTENTS, LENGTH, ObjectLayout};
 use super::objects::{ObjectError, read_bytes_object, read_str};
 use crate::memory::Memory;
 use crate::model::frame::Frame;
@@ -27,13 +27,11 @@ const MAX_TABLE: usize = 1 << 16;
 /// Maximum number of attributes of an instance that are read.
 const MAX_ATTRIBUTES: usize = 512;
 /// `co_exceptiontable` from 3.11 on.
-const EXCEPTION_TABLE: u64 = 40;
+const EXCEPTION_TABLE: u32 = 40;
 /// `co_localsplusnames` from 3.11 on: a tuple.
-const NAMES: u64 = 96;
+const NAMES: u32 = 96;
 /// `co_varnames`, `co_cellvars` and `co_freevars` of 3.10, in the order of a frame's variables.
-const NAMES_3_10: [u64; 3] = [72, 88, 80];
-/// `ob_size` of a tuple.
-const LENGTH: u64 = 16;
+const NAMES_3_10: [u32; 3] = [72, 88, 80];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
@@ -51,15 +49,16 @@ pub fn variable_names(
     code: u64,
     memory: &dyn Memory,
 ) -> Result<Vec<String>, ObjectError> {
-    let tuples: &[u64] = match interpreter.version.minor {
+    let tuples: &[u32] = match interpreter.version.minor {
         ..=10 => &NAMES_3_10,
         _ => &[NAMES],
     };
-    let items = u64::from(interpreter.layout.objects.tuple_items);
+    let objects = &interpreter.layout.objects;
+    let items = u64::from(objects.tuple_items);
     let mut names = Vec::new();
     for offset in tuples {
-        let tuple = memory.read_u64(code.wrapping_add(*offset))?;
-        let length = memory.read_u64(tuple.wrapping_add(LENGTH))?;
+        let tuple = memory.read_u64(code.wrapping_add(objects.at(*offset)))?;
+        let length = memory.read_u64(tuple.wrapping_add(objects.at(LENGTH)))?;
         if length > MAX_VARIABLES {
             return Err(ObjectError::TooLong);
         }
@@ -95,7 +94,7 @@ pub fn read_variables(
         if slot == 0 || !slot.is_multiple_of(8) {
             continue;
         }
-        let object = out_of_cell(slot, memory);
+        let object = out_of_cell(&interpreter.layout.objects, slot, memory);
         if object != 0 {
             let name = name.clone();
             variables.push(Variable { name, object });
@@ -105,11 +104,11 @@ pub fn read_variables(
 }
 
 /// The content of a cell; any other object is returned unchanged.
-fn out_of_cell(object: u64, memory: &dyn Memory) -> u64 {
-    let class = class_of(object, memory);
+fn out_of_cell(layout: &ObjectLayout, object: u64, memory: &dyn Memory) -> u64 {
+    let class = class_of(layout, object, memory);
     match class.as_deref() {
         Ok("cell") => memory
-            .read_u64(object.wrapping_add(CELL_CONTENTS.into()))
+            .read_u64(object.wrapping_add(layout.at(CELL_CONTENTS)))
             .unwrap_or(0),
         _ => object,
     }
@@ -119,8 +118,12 @@ fn out_of_cell(object: u64, memory: &dyn Memory) -> u64 {
 ///
 /// # Errors
 /// [`ObjectError`].
-pub fn class_of(object: u64, memory: &dyn Memory) -> Result<String, ObjectError> {
-    Ok(TypeFacts::read(read_type(object, memory)?, memory)?.name)
+pub fn class_of(
+    layout: &ObjectLayout,
+    object: u64,
+    memory: &dyn Memory,
+) -> Result<String, ObjectError> {
+    Ok(TypeFacts::read(layout, read_type(layout, object, memory)?, memory)?.name)
 }
 
 /// The values that the evaluation stack of `frame` certainly holds: those below the depth of its
@@ -137,11 +140,12 @@ pub fn read_block_values(
         return Ok(Vec::new());
     }
     let code = frame.code_address;
-    let table = memory.read_u64(code.wrapping_add(EXCEPTION_TABLE))?;
+    let objects = &interpreter.layout.objects;
+    let table = memory.read_u64(code.wrapping_add(objects.at(EXCEPTION_TABLE)))?;
     let table = read_bytes_object(&interpreter.layout, table, MAX_TABLE, memory)?;
     let depth = block_depth(&table, frame.instruction / 2).min(MAX_VALUES);
-    let names = memory.read_u64(code.wrapping_add(NAMES))?;
-    let variables = memory.read_u64(names.wrapping_add(LENGTH))?;
+    let names = memory.read_u64(code.wrapping_add(objects.at(NAMES)))?;
+    let variables = memory.read_u64(names.wrapping_add(objects.at(LENGTH)))?;
     if variables > MAX_VARIABLES {
         return Err(ObjectError::TooLong);
     }
@@ -195,7 +199,7 @@ pub fn read_attributes(
     memory: &dyn Memory,
 ) -> Result<Vec<Variable>, ObjectError> {
     let layout = interpreter.layout.objects;
-    let facts = TypeFacts::read(read_type(object, memory)?, memory)?;
+    let facts = TypeFacts::read(&layout, read_type(&layout, object, memory)?, memory)?;
     let table = match facts.attributes(&layout, object, memory)? {
         None => return Ok(Vec::new()),
         Some(InstanceDict::Values(table)) => table,

@@ -226,7 +226,9 @@ fn label(
         WaitKind::Sleep if below.iter().any(|frame| frame.wait == WaitPart::Sleep) => {
             "time.sleep()".to_owned()
         }
-        WaitKind::Lock => api
+        WaitKind::Lock => interpreters_lock(below)
+            .map(str::to_owned)
+            .or(api)
             .or_else(|| native_caller(below, rules).map(|name| format!("lock in {name}")))
             .unwrap_or_else(|| "a lock".to_owned()),
         _ => {
@@ -241,6 +243,20 @@ fn label(
             }
         }
     }
+}
+
+/// What a thread of a free-threaded Python waits for inside the interpreter: a thread that attaches
+/// itself waits only while another one has stopped all (`tstate_wait_attach` of Python/pystate.c),
+/// and a critical section locks the object that it is of (Python/critical_section.c).
+fn interpreters_lock(below: &[&Function]) -> Option<&'static str> {
+    let mut native = below.iter().take_while(|frame| !frame.is_python);
+    native.find_map(|frame| match frame.short_name.as_str() {
+        "_PyThreadState_Attach" | "tstate_wait_attach" => Some("the end of a stop-the-world pause"),
+        name if name.starts_with("_PyCriticalSection") => {
+            Some("a shared object, locked while another thread uses it")
+        }
+        _ => None,
+    })
 }
 
 /// The function of Python's own library that the user's code, or another package, called: the

@@ -84,8 +84,8 @@ pub fn any_python() -> Option<String> {
     or_skip(found, "no Python here")
 }
 
-/// An interpreter by its path, and the root that it runs under by chroot: `3.11` and so on, or
-/// `debian` for the system's own.
+/// An interpreter by its path, and the root that it runs under by chroot: `3.11` and so on, `3.13t`
+/// for one without the GIL, or `debian` for the system's own.
 pub fn rooted_python(name: &str) -> Option<(String, Option<PathBuf>)> {
     let found = match name {
         "debian" => Some(("/usr/bin/python3".to_owned(), None))
@@ -97,11 +97,22 @@ pub fn rooted_python(name: &str) -> Option<(String, Option<PathBuf>)> {
             let runs = root.join(&path[1..]).exists() && nix::unistd::geteuid().is_root();
             runs.then_some((path, Some(root)))
         }
-        _ => pyenv(name).map(|path| (path.to_string_lossy().into_owned(), None)),
+        _ => match name.strip_suffix('t') {
+            Some(version) => below(
+                cache(),
+                &format!("free-threaded-{version}-"),
+                &format!("python{name}"),
+            ),
+            None => pyenv(name),
+        }
+        .map(|path| (path.to_string_lossy().into_owned(), None)),
     };
-    let reason =
-        format!("no Python {name} here (pyenv, or for 3.14 and later scripts/sid, as root)");
-    or_skip(found, &reason)
+    let maker = match name {
+        "3.14" | "3.15" => "scripts/sid, as root",
+        name if name.ends_with('t') => "scripts/free-threaded",
+        _ => "pyenv",
+    };
+    or_skip(found, &format!("no Python {name} here ({maker})"))
 }
 
 /// The Python that has torch.

@@ -31,6 +31,7 @@ import os
 import pickle
 import queue
 import re
+import runpy
 import signal
 import string
 import sys
@@ -174,6 +175,25 @@ def long_lines():
          hold() +
          4)
     return x
+
+
+@case
+def expression_of_lines():
+    def value(of):
+        return of
+
+    value(
+        [
+            value(1),
+            *(
+                hold(
+                    value(2),
+                )
+                for _ in range(1)
+            ),
+            value(3),
+        ]
+    )
 
 
 @case
@@ -1303,6 +1323,15 @@ def import_module():
         file.write("import stack_cases_hold\n\n\nclass A:\n    stack_cases_hold.hold()\n")
     importlib.invalidate_caches()
     importlib.import_module("held_other")
+
+
+@case
+def run_path():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "ran.py")
+        with open(path, "w") as script:
+            script.write("def f():\n    hold()\n\nif __name__ == '__main__':\n    f()\n")
+        runpy.run_path(path, {"hold": hold}, "__main__")
 
 
 @case

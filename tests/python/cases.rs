@@ -23,6 +23,8 @@ on_each_python!(every_case_is_exact:
     every_case_is_exact_on_3_13 "3.13",
     every_case_is_exact_on_3_14 "3.14",
     every_case_is_exact_on_3_15 "3.15",
+    every_case_is_exact_on_3_13t "3.13t",
+    every_case_is_exact_on_3_14t "3.14t",
 );
 
 /// A loop through functions that C code calls back: at most of its instructions the frame pointer

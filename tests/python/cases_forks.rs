@@ -21,6 +21,8 @@ on_each_python!(every_case_is_exact:
     every_case_is_exact_on_3_13 "3.13",
     every_case_is_exact_on_3_14 "3.14",
     every_case_is_exact_on_3_15 "3.15",
+    every_case_is_exact_on_3_13t "3.13t",
+    every_case_is_exact_on_3_14t "3.14t",
 );
 
 /// Each process computes in a function that the other never calls.
@@ -68,4 +70,6 @@ on_each_python!(a_recorded_child_has_a_stack_of_its_own:
     a_recorded_child_has_a_stack_of_its_own_on_3_11 "3.11",
     a_recorded_child_has_a_stack_of_its_own_on_3_12 "3.12",
     a_recorded_child_has_a_stack_of_its_own_on_3_13 "3.13",
+    a_recorded_child_has_a_stack_of_its_own_on_3_13t "3.13t",
+    a_recorded_child_has_a_stack_of_its_own_on_3_14t "3.14t",
 );

@@ -157,6 +157,8 @@ on_each_python!(every_stack_is_possible:
     every_stack_is_possible_on_3_13 "3.13",
     every_stack_is_possible_on_3_14 "3.14",
     every_stack_is_possible_on_3_15 "3.15",
+    every_stack_is_possible_on_3_13t "3.13t",
+    every_stack_is_possible_on_3_14t "3.14t",
 );
 
 #[test]

@@ -204,7 +204,11 @@ fn check_lies(python: &str) {
             let bytes = snapshot
                 .read_bytes(recording.interpreter.runtime_address, size)
                 .unwrap();
-            if let Ok(layout) = debug_offsets::parse_layout(recording.interpreter.version, &bytes) {
+            if let Ok(layout) = debug_offsets::parse_layout(
+                recording.interpreter.version,
+                recording.interpreter.free_threaded,
+                &bytes,
+            ) {
                 read_all(
                     &Interpreter {
                         layout,
@@ -301,5 +305,5 @@ macro_rules! on_each {
 
 on_each!(
     python_3_10 "3.10", python_3_11 "3.11", python_3_12 "3.12", python_3_13 "3.13", python_3_14 "3.14",
-    python_3_15 "3.15"
+    python_3_15 "3.15", python_3_13t "3.13t", python_3_14t "3.14t"
 );

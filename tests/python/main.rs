@@ -12,6 +12,7 @@ mod cases_interpreters;
 mod cases_spins;
 mod code;
 mod discover;
+mod free_threaded;
 mod hostile;
 mod nn_modules;
 mod progress_counters;

@@ -8,7 +8,6 @@
 
 mod dump;
 mod dump_peers;
-mod free_threaded;
 mod greenlets;
 mod notebooks;
 mod old_python;

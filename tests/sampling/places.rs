@@ -6,6 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::path::Path;
 
+const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/stack_cases.py");
 const PLACES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/places.py");
 
 fn places_of(name: &str) {
@@ -21,6 +22,22 @@ fn places_of(name: &str) {
     let compared = peers.compare(target.pid(), &recorded);
     println!("{name}: {compared:?}");
     check_scope(&peers, compared, [9, 0], 250);
+}
+
+/// The threads of every case of stack_cases.py: some 160.
+fn cases_of(name: &str) {
+    let Some(python) = Python::find(name) else {
+        return;
+    };
+    let mut target = python.start(Path::new(CASES), &[]);
+    let threads = target.ready().len() + 1;
+    wait_until_still(target.pid());
+    let recorded = Inspected::record(target.pid(), threads);
+    // pystack leaves out names that are not ASCII.
+    let peers = Peers::ask_gdb(target.pid(), target.root());
+    let compared = peers.compare(target.pid(), &recorded);
+    println!("cases of {name}: {compared:?}");
+    check_scope(&peers, compared, [threads, 0], 1000);
 }
 
 /// A comparison that compared nothing, or too little, has not been made: of the threads,
@@ -45,19 +62,32 @@ fn check_scope(
     }
 }
 
-macro_rules! places {
-    ($($test:ident: $python:literal,)*) => {
-        $(#[test] fn $test() { places_of($python); })*
+macro_rules! on_each {
+    ($check:ident: $($test:ident: $python:literal,)*) => {
+        $(#[test] fn $test() { $check($python); })*
     };
 }
 
-places! {
+on_each! { cases_of:
+    cases_of_3_10: "3.10",
+    cases_of_3_11: "3.11",
+    cases_of_3_12: "3.12",
+    cases_of_3_13: "3.13",
+    cases_of_3_14: "3.14",
+    cases_of_3_15: "3.15",
+    cases_of_3_13t: "3.13t",
+    cases_of_3_14t: "3.14t",
+}
+
+on_each! { places_of:
     places_of_3_10: "3.10",
     places_of_3_11: "3.11",
     places_of_3_12: "3.12",
     places_of_3_13: "3.13",
     places_of_3_14: "3.14",
     places_of_3_15: "3.15",
+    places_of_3_13t: "3.13t",
+    places_of_3_14t: "3.14t",
     places_of_debians_static_python: "debian",
 }
 

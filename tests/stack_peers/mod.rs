@@ -60,6 +60,14 @@ impl Peers {
     /// Asks gdb and pystack about a process, which is stopped below `root`; what is not installed
     /// is skipped, and said so.
     pub fn ask(pid: i32, root: &Path) -> Self {
+        Self {
+            pystack: pystack(pid),
+            ..Self::ask_gdb(pid, root)
+        }
+    }
+
+    /// Asks gdb alone.
+    pub fn ask_gdb(pid: i32, root: &Path) -> Self {
         let modules = modules_of(pid);
         let gdb = gdb_stacks_below(pid, root).map(|threads| {
             threads
@@ -67,10 +75,7 @@ impl Peers {
                 .map(|(tid, stack)| (tid, placed(&modules, stack)))
                 .collect()
         });
-        Self {
-            gdb,
-            pystack: pystack(pid),
-        }
+        Self { gdb, pystack: None }
     }
 
     /// Compares every stack that torchspy has of this process's threads; panics where one differs.

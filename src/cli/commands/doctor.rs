@@ -1,7 +1,6 @@
 //! `torchspy doctor [--pid PID]`.
 
 use crate::cli::failure::Failure;
-use crate::cli::free_threaded;
 use crate::cli::messages::printable;
 use crate::cli::plan::DoctorPlan;
 use crate::cli::{hints, messages};
@@ -15,14 +14,6 @@ pub(crate) fn run(plan: &DoctorPlan) -> Result<ExitCode, Failure> {
     let mut checks = check_host();
     if let Some(pid) = plan.pid {
         checks.extend(check_target(pid).map_err(|error| no_target(pid, error))?);
-        if let (Some(version), Some(python)) = (
-            free_threaded::version_of(pid),
-            checks.iter_mut().find(|check| check.name == "python"),
-        ) {
-            python.verdict = Verdict::No;
-            python.detail = format!("{version}: {}", free_threaded::WHY);
-            python.remedy = Some(Remedy::FreeThreaded);
-        }
     }
     let text = table(&checks);
     messages::data(|out| out.write_all(text.as_bytes()))?;

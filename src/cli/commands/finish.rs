@@ -10,7 +10,7 @@ use crate::cli::output_file::OpenOutput;
 use crate::cli::outputs::{self, RecordingSink};
 use crate::cli::plan::Drawing;
 use crate::cli::rules::Rules;
-use crate::cli::{free_threaded, hints, messages, regions};
+use crate::cli::{hints, messages, regions};
 use crate::model::profile::{Profile, ProfileProcess};
 use crate::os::threads::thread_names;
 use crate::python::thread_name::MAIN_THREAD;
@@ -46,8 +46,6 @@ pub(crate) struct Finishing {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ended {
     pub(crate) is_complete: bool,
-    /// All Python processes were of a kind that cannot be read.
-    pub(crate) is_unreadable: bool,
 }
 
 impl Finishing {
@@ -128,7 +126,6 @@ impl Finish {
                 if let Some(failure) = no_thread_matched(&profile) {
                     failed(&failure);
                 }
-                ended.is_unreadable = free_threaded::warn(&profile);
                 outputs::hide(self.confidential.as_deref(), [&mut profile]);
                 self.outputs
                     .begin_pages_again()

@@ -330,10 +330,7 @@ impl Recorder {
             armed: None,
             sampling: None,
             finishing: None,
-            ended: Ended {
-                is_complete: true,
-                is_unreadable: false,
-            },
+            ended: Ended { is_complete: true },
             program,
             exit: None,
             has_left: false,
@@ -381,7 +378,6 @@ impl Recorder {
             if let Some(written) = self.finishing.take_if(|finishing| finishing.is_done()) {
                 let ended = written.join();
                 self.ended.is_complete &= ended.is_complete;
-                self.ended.is_unreadable |= ended.is_unreadable;
             }
             self.poll_trigger();
             let program_over = self.program.is_none() || self.exit.is_some();
@@ -558,14 +554,10 @@ impl Recorder {
                     }
                     failed => messages::note(&format!("the program {failed}")),
                 }
-                match exit.shell_status() {
-                    // The program did its work, torchspy could not.
-                    0 if ended.is_unreadable => ExitCode::FAILURE,
-                    status => ExitCode::from(status),
-                }
+                ExitCode::from(exit.shell_status())
             }
             None if self.has_left => ExitCode::from(INTERRUPTED),
-            None if ended.is_complete && !ended.is_unreadable => ExitCode::SUCCESS,
+            None if ended.is_complete => ExitCode::SUCCESS,
             None => ExitCode::FAILURE,
         }
     }

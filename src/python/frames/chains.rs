@@ -1,7 +1,7 @@
 //! The chains of frames, with one traversal for each way that CPython has linked them.
 
-use super::{FrameError, MAX_FRAMES, PythonFrame, PythonRun, PythonStack};
-use crate::memory::Memory;
+use super::{CopiedFrame, FrameError, MAX_FRAMES, PythonFrame, PythonRun, PythonStack};
+use crate::memory::{Memory, ReadRequest};
 use crate::model::frame::Frame;
 use crate::python::discover::Interpreter;
 use crate::python::layout::{CFrameLayout, Layout, MAX_FRAME};
@@ -33,6 +33,8 @@ struct FrameHead {
     owner: u8,
     /// 3.11: `owner`, after `is_entry`.
     kind: u8,
+    /// Which of the code's copies it runs; 0 is the code's own.
+    copy: u32,
 }
 
 /// The inputs of every traversal.
@@ -78,6 +80,7 @@ impl<'a> Walk<'a> {
             first_local: pointer(frame.localsplus),
             owner: head.get(frame.owner as usize).copied().unwrap_or(0),
             kind: head.get(frame.owner as usize + 1).copied().unwrap_or(0),
+            copy: frame.copy.map_or(0, |offset| u32_at(head, offset)),
         })
     }
 
@@ -91,7 +94,9 @@ impl<'a> Walk<'a> {
     ) -> Result<(), FrameError> {
         let base = base_frame.map_or(Ok(0), |offset| self.pointer(state, offset))?;
         let first = self.pointer(state, current_frame)?;
-        self.shims(first, base, &mut None, out)
+        let result = self.shims(first, base, &mut None, out);
+        self.find_copies(out);
+        result
     }
 
     /// 3.11 (whose frames are `entries`) and 3.12.
@@ -168,7 +173,17 @@ impl<'a> Walk<'a> {
                 OWNED_BY_C_STACK => {}
                 owner if owner > OWNED_BY_C_STACK => return Err(FrameError::Invalid(frame)),
                 _ if self.is_trampoline(&head) => {}
-                _ => out.frames.push(self.python_frame(frame, &head)),
+                _ => {
+                    if head.copy != 0 {
+                        out.copied.push(CopiedFrame {
+                            frame: out.frames.len(),
+                            code: head.code,
+                            copy: head.copy,
+                            instruction: head.instruction,
+                        });
+                    }
+                    out.frames.push(self.python_frame(frame, &head));
+                }
             }
             is_running(frame, head.owner == OWNED_BY_GENERATOR, head.previous)?;
             frame = head.previous;
@@ -343,6 +358,56 @@ impl<'a> Walk<'a> {
             cframe = self.pointer(cframe, layout.previous)?;
         }
         Ok(())
+    }
+
+    /// Sets the instructions of frames that run a thread's own copy of the bytecode: the copies of
+    /// each code object are an array of their addresses after its length (`_PyCodeArray` in
+    /// Include/cpython/code.h). Three reads, however many frames there are.
+    fn find_copies(&self, out: &mut PythonStack) {
+        let (Some(copies), false) = (self.layout.code.copies, out.copied.is_empty()) else {
+            return;
+        };
+        let code = |frame: &CopiedFrame| frame.code.wrapping_add(copies.into());
+        let arrays = self.words(out.copied.iter().map(code));
+        let counts = self.words(arrays.iter().copied());
+        let place = |(frame, array): (&CopiedFrame, &u64)| {
+            array.wrapping_add(8 * (1 + u64::from(frame.copy)))
+        };
+        let bases = self.words(out.copied.iter().zip(&arrays).map(place));
+        for ((copied, count), base) in out.copied.drain(..).zip(counts).zip(bases) {
+            if let Some(frame) = out.frames.get_mut(copied.frame) {
+                let is_known = base != 0 && u64::from(copied.copy) < count;
+                let offset = copied.instruction.wrapping_sub(base);
+                frame.instruction = match is_known {
+                    true => offset.min(MAX_INSTRUCTION) as u32,
+                    false => MAX_INSTRUCTION as u32,
+                };
+            }
+        }
+    }
+
+    /// The words at these addresses; 0 for one that cannot be read.
+    fn words(&self, addresses: impl Iterator<Item = u64>) -> Vec<u64> {
+        let addresses: Vec<u64> = addresses.collect();
+        let mut words = vec![[0; 8]; addresses.len()];
+        let mut requests: Vec<ReadRequest<'_>> = addresses
+            .into_iter()
+            .zip(&mut words)
+            .map(|(address, word)| ReadRequest {
+                address,
+                buffer: word,
+                result: Ok(()),
+            })
+            .collect();
+        self.memory.read_many(&mut requests);
+        let read: Vec<bool> = requests
+            .iter()
+            .map(|request| request.result.is_ok())
+            .collect();
+        let words = words.into_iter().map(u64::from_le_bytes).zip(read);
+        words
+            .map(|(word, read)| if read { word } else { 0 })
+            .collect()
     }
 
     fn python_frame(&self, frame: u64, head: &FrameHead) -> PythonFrame {

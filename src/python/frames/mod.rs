@@ -67,6 +67,20 @@ pub struct PythonStack {
     pub ending_inside: Option<u64>,
     /// 3.10: addresses of `CFrame`s, before they are matched with frames.
     evaluations: Vec<u64>,
+    /// Frames whose instruction is in a thread's own copy of the bytecode, until those are found.
+    copied: Vec<CopiedFrame>,
+}
+
+/// A frame that runs a thread's own copy of its code's bytecode (free-threaded, 3.14 on).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct CopiedFrame {
+    /// Its index in [`PythonStack::frames`].
+    frame: usize,
+    code: u64,
+    /// Which copy it is.
+    copy: u32,
+    /// Address of the instruction.
+    instruction: u64,
 }
 
 impl PythonStack {
@@ -76,10 +90,12 @@ impl PythonStack {
         self.runs.clear();
         self.ending_inside = None;
         self.evaluations.clear();
+        self.copied.clear();
         if self.frames.capacity() > KEPT_FRAMES {
             self.frames.shrink_to(KEPT_FRAMES);
             self.runs.shrink_to(KEPT_FRAMES);
             self.evaluations.shrink_to(KEPT_FRAMES);
+            self.copied.shrink_to(KEPT_FRAMES);
         }
     }
 

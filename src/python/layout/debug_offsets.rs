@@ -59,6 +59,9 @@ struct Form {
     has_compact_size: bool,
     /// Bits of a stack reference that are not part of the pointer.
     tag_mask: u64,
+    /// 3.14 added `tlbc_index` to the frame's group (entry 7), and `co_tlbc` to the code's (entry
+    /// 10).
+    has_copies: bool,
     /// Offsets that the table lacks.
     objects: ObjectLayout,
 }
@@ -77,6 +80,7 @@ const FORMS: [Form; 3] = [
         has_base_frame: false,
         has_compact_size: false,
         tag_mask: 0,
+        has_copies: false,
         objects: objects::V3_13,
     },
     Form {
@@ -92,6 +96,7 @@ const FORMS: [Form; 3] = [
         has_base_frame: false,
         has_compact_size: false,
         tag_mask: 3,
+        has_copies: true,
         objects: objects::V3_14,
     },
     Form {
@@ -107,6 +112,7 @@ const FORMS: [Form; 3] = [
         has_base_frame: true,
         has_compact_size: true,
         tag_mask: 3,
+        has_copies: true,
         objects: objects::V3_15,
     },
 ];
@@ -120,17 +126,26 @@ fn form_for(version: PythonVersion) -> Option<&'static Form> {
     FORMS.iter().find(|form| form.version == version)
 }
 
-/// Parses and validates the table of `version` from `bytes`, which hold [`size_for`] bytes.
+/// Parses and validates the table of `version`, of a free-threaded build or another, from `bytes`,
+/// which hold [`size_for`] bytes.
 ///
 /// # Errors
 /// A field that is missing or out of bounds.
-pub fn parse_layout(version: PythonVersion, bytes: &[u8]) -> Result<Layout, LayoutError> {
+pub fn parse_layout(
+    version: PythonVersion,
+    free_threaded: bool,
+    bytes: &[u8],
+) -> Result<Layout, LayoutError> {
     let unknown = LayoutError {
         field: "version",
         offset: u64::from(version.minor),
     };
     let form = form_for(version).ok_or(unknown)?;
-    let table = Table { form, bytes };
+    let table = Table {
+        form,
+        free_threaded,
+        bytes,
+    };
     let thread = form.thread;
     let layout = Layout {
         version,
@@ -155,13 +170,17 @@ pub fn parse_layout(version: PythonVersion, bytes: &[u8]) -> Result<Layout, Layo
             name: table.at(form.code, 3, "code name")?,
             line_table: table.at(form.code, 4, "code line table")?,
             bytecode: table.at(form.code, 9, "code bytecode")?,
+            copies: table.of_copies(form.code, 10, "code bytecode copies")?,
         },
         unicode: table.unicode()?,
         bytes: BytesLayout {
             length: table.at(form.bytes, 1, "bytes length")?,
             data: table.at(form.bytes, 2, "bytes data")?,
         },
-        objects: form.objects,
+        objects: match free_threaded {
+            true => form.objects.free_threaded(),
+            false => form.objects,
+        },
     };
     layout.validate()?;
     Ok(layout)
@@ -170,6 +189,7 @@ pub fn parse_layout(version: PythonVersion, bytes: &[u8]) -> Result<Layout, Layo
 /// A table's bytes, and its form.
 struct Table<'a> {
     form: &'a Form,
+    free_threaded: bool,
     bytes: &'a [u8],
 }
 
@@ -178,6 +198,18 @@ impl Table<'_> {
     fn at(&self, group: usize, index: usize, field: &'static str) -> Result<u32, LayoutError> {
         let offset = entry(self.bytes, group + 8 * index).unwrap_or(u64::MAX);
         u32::try_from(offset).map_err(|_| LayoutError { field, offset })
+    }
+
+    /// An entry about threads' copies of bytecode, which only free-threaded builds have.
+    fn of_copies(
+        &self,
+        group: usize,
+        index: usize,
+        field: &'static str,
+    ) -> Result<Option<u32>, LayoutError> {
+        (self.free_threaded && self.form.has_copies)
+            .then(|| self.at(group, index, field))
+            .transpose()
     }
 
     fn gil(&self) -> Result<GilLayout, LayoutError> {
@@ -189,6 +221,11 @@ impl Table<'_> {
             place: GilPlace::BehindInterpreter(self.at(group, 8, "interpreter gil")?),
             last_holder: self.at(group, 12, "gil holder")?.wrapping_sub(own),
             locked: self.at(group, 11, "gil locked")?.wrapping_sub(own),
+            // Unlike the others it is counted from the struct's own start.
+            enabled: self
+                .free_threaded
+                .then(|| self.at(group, 10, "gil enabled"))
+                .transpose()?,
         })
     }
 
@@ -209,6 +246,7 @@ impl Table<'_> {
         let owner = self.at(group, 5, "frame owner")?;
         let localsplus = self.at(group, 4, "frame locals")?;
         Ok(FrameLayout {
+            // `tlbc_index` comes before them.
             head: (owner.saturating_add(8) & !7).max(localsplus.saturating_add(8)),
             previous: self.at(group, 1, "frame previous")?,
             code: self.at(group, 2, "frame code")?,
@@ -217,6 +255,7 @@ impl Table<'_> {
             owner,
             function: Some(tables::FUNCTION),
             localsplus,
+            copy: self.of_copies(group, 7, "frame bytecode copy")?,
         })
     }
 
@@ -225,10 +264,17 @@ impl Table<'_> {
         Ok(UnicodeLayout {
             length: self.at(group, 2, "string length")?,
             state: self.at(group, 1, "string state")?,
+            interned_bits: match self.free_threaded && self.form.has_copies {
+                true => 8,
+                false => tables::UNICODE.interned_bits,
+            },
             ascii_data: self.at(group, 3, "string data")?,
             compact_data: match self.form.has_compact_size {
                 true => self.at(group, 4, "string data")?,
-                false => tables::UNICODE.compact_data,
+                // One pointer and one length after the shorter form.
+                false => self
+                    .at(group, 3, "string data")?
+                    .saturating_add(tables::UNICODE.compact_data - tables::UNICODE.ascii_data),
             },
         })
     }
@@ -248,16 +294,18 @@ mod tests {
     fn zeroes_are_no_layout() {
         for form in &FORMS {
             assert!(form.size <= MAX_SIZE);
-            assert!(parse_layout(form.version, &[0; MAX_SIZE]).is_err());
-            assert!(parse_layout(form.version, &[]).is_err());
+            for free_threaded in [false, true] {
+                assert!(parse_layout(form.version, free_threaded, &[0; MAX_SIZE]).is_err());
+                assert!(parse_layout(form.version, free_threaded, &[]).is_err());
+            }
         }
     }
 
     proptest! {
         #[test]
-        fn what_passes_is_within_bounds(words in prop::collection::vec(0_u64..512, MAX_SIZE / 8), minor in 13_u8..=15) {
+        fn what_passes_is_within_bounds(words in prop::collection::vec(0_u64..512, MAX_SIZE / 8), minor in 13_u8..=15, free_threaded: bool) {
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-            if let Ok(layout) = parse_layout(PythonVersion::new(3, minor), &bytes) {
+            if let Ok(layout) = parse_layout(PythonVersion::new(3, minor), free_threaded, &bytes) {
                 prop_assert!(layout.frame.head <= super::super::MAX_FRAME);
                 prop_assert!(layout.thread_head() <= super::super::MAX_THREAD);
             }

@@ -50,6 +50,8 @@ pub struct GilLayout {
     pub last_holder: u32,
     /// `locked` in it: an int.
     pub locked: u32,
+    /// `enabled` in it, of a free-threaded build: an int, 0 while threads run without it.
+    pub enabled: Option<u32>,
 }
 
 /// Location of an interpreter's `struct _gil_runtime_state`.
@@ -147,6 +149,8 @@ pub struct FrameLayout {
     pub function: Option<u32>,
     /// `localsplus`: an array of object pointers (3.14 on: tagged like `f_executable`).
     pub localsplus: u32,
+    /// `tlbc_index` of a free-threaded build (3.14 on), an int: which of the code's copies it runs.
+    pub copy: Option<u32>,
 }
 
 /// `PyCodeObject`.
@@ -163,6 +167,10 @@ pub struct CodeLayout {
     /// `co_code_adaptive`: the bytecode is in the object. 3.10: `co_code`, a pointer to a bytes
     /// object.
     pub bytecode: u32,
+    /// `co_tlbc` of a free-threaded build (3.14 on): pointer to the copies of the bytecode that
+    /// threads run, a count (`Py_ssize_t`) and that many pointers. The first is the one in the
+    /// object.
+    pub copies: Option<u32>,
 }
 
 /// `PyASCIIObject` and `PyCompactUnicodeObject`.
@@ -170,12 +178,22 @@ pub struct CodeLayout {
 pub struct UnicodeLayout {
     /// `length`, in code points.
     pub length: u32,
-    /// `state`: interned 2 bits, kind 3, compact 1, ascii 1.
+    /// `state`: interned, then kind 3 bits, compact 1, ascii 1.
     pub state: u32,
+    /// Number of bits of `interned`: 2, or in a free-threaded build from 3.14 on a byte of its own.
+    pub interned_bits: u32,
     /// `sizeof(PyASCIIObject)`: offset of the text of a compact ASCII string.
     pub ascii_data: u32,
     /// `sizeof(PyCompactUnicodeObject)`: offset of the text of any other compact string.
     pub compact_data: u32,
+}
+
+impl UnicodeLayout {
+    /// Kind, and whether a string is compact, and ASCII, of its `state`.
+    pub(super) fn form(&self, state: u32) -> (u32, bool, bool) {
+        let bits = state >> self.interned_bits;
+        (bits & 7, bits >> 3 & 1 == 1, bits >> 4 & 1 == 1)
+    }
 }
 
 /// `PyBytesObject`.
@@ -186,9 +204,6 @@ pub struct BytesLayout {
     /// `ob_sval`.
     pub data: u32,
 }
-
-/// `ob_type` of every object of a build with a GIL.
-pub const OBJECT_TYPE: u32 = 8;
 
 /// Upper bounds of a plausible layout. CPython's thread state is under 1 KiB, its interpreter state
 /// some 100 KiB to 1 MiB, its runtime 460 KiB at most so far.
@@ -230,6 +245,9 @@ impl Layout {
         }
         pointer("gil holder", self.gil.last_holder, MAX_THREAD)?;
         check("gil locked", self.gil.locked, 4, MAX_THREAD)?;
+        if let Some(enabled) = self.gil.enabled {
+            check("gil enabled", enabled, 4, MAX_THREAD)?;
+        }
         pointer("interpreter next", self.interpreter.next, MAX_STATE)?;
         pointer(
             "interpreter threads head",
@@ -272,6 +290,9 @@ impl Layout {
         if let Some(function) = frame.function {
             check("frame function", function, 8, frame.head)?;
         }
+        if let Some(copy) = frame.copy {
+            check("frame bytecode copy", copy, 4, frame.head)?;
+        }
         check("frame locals", frame.localsplus, 8, frame.head)
     }
 
@@ -281,6 +302,9 @@ impl Layout {
         check("code name", self.code.name, 8, MAX_CODE)?;
         check("code line table", self.code.line_table, 8, MAX_CODE)?;
         check("code bytecode", self.code.bytecode, 8, MAX_CODE)?;
+        if let Some(copies) = self.code.copies {
+            check("code bytecode copies", copies, 8, MAX_CODE)?;
+        }
         check("string length", self.unicode.length, 8, MAX_CODE)?;
         check("string state", self.unicode.state, 4, MAX_CODE)?;
         check("string data", self.unicode.ascii_data, 8, MAX_CODE)?;

@@ -5,11 +5,17 @@
 //! Include/internal/pycore_dict.h (`struct _dictkeysobject`, `struct _dictvalues`; 3.10:
 //! Objects/dict-common.h) and Include/internal/pycore_object.h (`MANAGED_DICT_OFFSET`,
 //! `_PyObject_InlineValues`) of 3.10.13, 3.11.7, 3.12.1, 3.13.0 and 3.14:
-//! `https://github.com/python/cpython/tree/3.NN/Include`. Builds with a GIL, 64 bits.
+//! `https://github.com/python/cpython/tree/3.NN/Include`. 64 bits. The constants are those of
+//! builds with a GIL; in a free-threaded build the head of an object is larger
+//! ([`ObjectLayout::at`]).
 
 /// Layout of the objects of one version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectLayout {
+    /// Bytes by which the head of an object is larger than `ob_refcnt` and `ob_type` are.
+    pub growth: u32,
+    /// Distance of an instance's pointer to its dictionary before it: `MANAGED_DICT_OFFSET`.
+    pub managed_dict: u64,
     /// Location of an instance's attributes.
     pub attributes: Attributes,
     /// The form of a dictionary's keys.
@@ -55,7 +61,39 @@ pub enum KeysForm {
     Log2,
 }
 
+/// `sizeof(PyObject)` of a free-threaded build, less that of one with a GIL: `ob_tid`, `ob_mutex`
+/// and two reference counts (Include/object.h).
+const FREE_THREADED_GROWTH: u32 = 16;
+/// `ob_type` of an object.
+pub const OBJECT_TYPE: u32 = 8;
+
+impl ObjectLayout {
+    /// The offset of a field of an object, from that in a build with a GIL.
+    pub fn at(&self, field: u32) -> u64 {
+        u64::from(field + self.growth)
+    }
+
+    /// Offset of `ob_type`.
+    pub fn type_offset(&self) -> u32 {
+        OBJECT_TYPE + self.growth
+    }
+
+    /// The same version's layout without a GIL: objects have no garbage collector's head before
+    /// them, and a larger one of their own.
+    pub(super) fn free_threaded(self) -> Self {
+        Self {
+            growth: FREE_THREADED_GROWTH,
+            managed_dict: 8,
+            cached_keys: self.cached_keys.map(|offset| offset + FREE_THREADED_GROWTH),
+            tuple_items: self.tuple_items + FREE_THREADED_GROWTH,
+            ..self
+        }
+    }
+}
+
 pub const V3_10: ObjectLayout = ObjectLayout {
+    growth: 0,
+    managed_dict: 24,
     attributes: Attributes::AtOffset,
     keys: KeysForm::Sized,
     values: 0,
@@ -119,6 +157,10 @@ pub const FLAG_HEAP_TYPE: u64 = 1 << 9;
 /// `Py_TPFLAGS_DICT_SUBCLASS`.
 pub const FLAG_DICT: u64 = 1 << 29;
 
+/// `ob_size` of a variable-sized object.
+pub const LENGTH: u32 = 16;
+/// `PyListObject.ob_item`.
+pub const LIST_ITEMS: u32 = 24;
 /// `PyDictObject.ma_used`; a version or watcher's tag, `ma_keys` and `ma_values` follow.
 pub const DICT_USED: u32 = 16;
 /// `PyDictObject.ma_keys`; `ma_values` follows.
@@ -136,8 +178,5 @@ pub const CELL_CONTENTS: u32 = 16;
 /// The first digit of an `int`: 1 for True, 0 for False. Include/cpython/longintrepr.h; after
 /// `ob_size` or `lv_tag`.
 pub const INT_DIGIT: u32 = 24;
-/// Distance of an instance's pointers to dictionary and values before it: `MANAGED_DICT_OFFSET`,
-/// and 3.11's values before that.
-pub const MANAGED_DICT: u64 = 24;
-/// See [`MANAGED_DICT`].
+/// Distance of an instance's pointer to its values before it: 3.11.
 pub const MANAGED_VALUES: u64 = 32;

@@ -23,6 +23,7 @@ const BYTES: BytesLayout = BytesLayout {
 const UNICODE_WITH_WSTR: UnicodeLayout = UnicodeLayout {
     length: 16,
     state: 32,
+    interned_bits: 2,
     ascii_data: 48,
     compact_data: 72,
 };
@@ -31,6 +32,7 @@ const UNICODE_WITH_WSTR: UnicodeLayout = UnicodeLayout {
 pub const UNICODE: UnicodeLayout = UnicodeLayout {
     length: 16,
     state: 32,
+    interned_bits: 2,
     ascii_data: 40,
     compact_data: 56,
 };
@@ -42,6 +44,7 @@ pub const V3_10: Layout = Layout {
         place: GilPlace::InRuntime(360),
         last_holder: 0,
         locked: 8,
+        enabled: None,
     },
     interpreter: InterpreterLayout {
         next: 0,
@@ -72,6 +75,7 @@ pub const V3_10: Layout = Layout {
         owner: 0,
         function: None,
         localsplus: 352,
+        copy: None,
     },
     code: CodeLayout {
         first_line: 40,
@@ -79,6 +83,7 @@ pub const V3_10: Layout = Layout {
         name: 112,
         line_table: 120,
         bytecode: 48,
+        copies: None,
     },
     unicode: UNICODE_WITH_WSTR,
     bytes: BYTES,
@@ -92,6 +97,7 @@ pub const V3_11: Layout = Layout {
         place: GilPlace::InRuntime(368),
         last_holder: 0,
         locked: 8,
+        enabled: None,
     },
     interpreter: InterpreterLayout {
         next: 0,
@@ -119,6 +125,7 @@ pub const V3_11: Layout = Layout {
         owner: 68,
         function: None,
         localsplus: 72,
+        copy: None,
     },
     code: CodeLayout {
         first_line: 72,
@@ -126,6 +133,7 @@ pub const V3_11: Layout = Layout {
         name: 128,
         line_table: 136,
         bytecode: 184,
+        copies: None,
     },
     unicode: UNICODE_WITH_WSTR,
     bytes: BYTES,
@@ -139,6 +147,7 @@ pub const V3_12: Layout = Layout {
         place: GilPlace::BehindInterpreter(384),
         last_holder: 8,
         locked: 16,
+        enabled: None,
     },
     interpreter: InterpreterLayout {
         next: 0,
@@ -166,6 +175,7 @@ pub const V3_12: Layout = Layout {
         owner: 70,
         function: Some(FUNCTION),
         localsplus: 72,
+        copy: None,
     },
     code: CodeLayout {
         first_line: 68,
@@ -173,6 +183,7 @@ pub const V3_12: Layout = Layout {
         name: 128,
         line_table: 136,
         bytecode: 192,
+        copies: None,
     },
     unicode: UNICODE,
     bytes: BYTES,

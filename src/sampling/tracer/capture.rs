@@ -3,7 +3,7 @@
 //!
 //! [`super::decide`] chooses what to capture, and [`super::account`] charges time to the captures.
 
-use super::gil::{GilHolder, gil_holders, holds_gil, other_holder};
+use super::gil::{Gils, gils_of};
 use super::poll::Candidate;
 use super::priority::{PriorityEvent, TracerPriority};
 use super::process::TracedProcess;
@@ -76,14 +76,14 @@ pub(super) struct StopAttempt {
     /// The system call that the stop hit.
     pub(super) syscall: Option<u32>,
     /// GIL holders while it was stopped, in a snapshot: that shows stacks and holders together.
-    pub(super) holders: Option<Vec<GilHolder>>,
+    pub(super) gils: Option<Gils>,
 }
 
 /// A capture from a stop that was requested in an earlier tick; its thread runs again.
 pub(super) struct LateCapture {
     pub(super) sample: Box<RawSample>,
     /// GIL holders while it was stopped.
-    pub(super) holders: Vec<GilHolder>,
+    pub(super) gils: Gils,
     pub(super) ending: Option<Ending>,
     pub(super) stop_ns: u64,
 }
@@ -207,13 +207,19 @@ impl Capture {
         let mut sample = self.spare.blank(process, at, scheduled.slices);
         sample.registers = registers.filter(|_| self.native);
         // Before the check that it slept on, so that holder and stack are of the same time.
-        let has_gil = self.once && holds_gil(process, at);
         // A thread that waits for the GIL sleeps in a futex: only then is the holder read.
-        let gil_holder = match syscall {
-            Some(FUTEX) => other_holder(process, at),
-            _ => None,
-        };
+        let wants_holder = syscall == Some(FUTEX);
+        let gils = (self.once || wants_holder).then(|| gils_of(process));
         let thread = &mut process.threads[at];
+        let gil = match &gils {
+            Some(gils) if self.once || gils.of(&thread.plan) == Gil::Unknown => {
+                gils.of(&thread.plan)
+            }
+            _ => Gil::NotHeld,
+        };
+        let gil_holder = gils
+            .filter(|_| wants_holder)
+            .and_then(|gils| gils.other_holder(&thread.plan, thread.id));
         let stack = self.buffers.prepare(&mut thread.plan, &thread.shared);
         let files = &thread.files;
         let slept_on = || match files.schedstat() {
@@ -249,7 +255,7 @@ impl Capture {
             false => LastPoll::Unknown,
         };
         sample.recorded.syscall = syscall;
-        sample.recorded.gil = if has_gil { Gil::Held } else { Gil::NotHeld };
+        sample.recorded.gil = gil;
         sample.recorded.gil_holder = gil_holder;
         sample.failure = read.err().map(|_| Partial::StackUnreadable);
         Asleep::Read(sample)
@@ -313,13 +319,13 @@ impl Capture {
             let stack = std::mem::take(&mut attempt.stack);
             let (sample, ending) = (&mut attempt.sample, &mut attempt.ending);
             let syscall = &mut attempt.syscall;
-            let holders = &mut attempt.holders;
+            let gils = &mut attempt.gils;
             (attempt.outcome, attempt.took_ns) = late.stop(request, wait, |stopped| {
                 let at = candidate.thread;
                 read_stopped(process, at, stopped, *native, stack, buffers, sample);
                 *ending = stopped.ending();
                 *syscall = stopped.syscall();
-                *holders = once.then(|| gil_holders(process));
+                *gils = once.then(|| gils_of(process));
             });
         }
         for attempt in &mut attempts {
@@ -355,7 +361,7 @@ impl Capture {
             took_ns: 0,
             ending: None,
             syscall: None,
-            holders: None,
+            gils: None,
         }
     }
 
@@ -380,13 +386,13 @@ impl Capture {
             &mut sample,
         );
         process.threads[at].stack_pointer = stack_pointer(&sample);
-        let holders = gil_holders(process);
+        let gils = gils_of(process);
         let ending = stopped.ending();
         let stop_ns = self.late.resume(stopped);
         process.copy_codes(buffers, &mut sample);
         LateCapture {
             sample,
-            holders,
+            gils,
             ending,
             stop_ns,
         }

@@ -7,56 +7,85 @@ use crate::python::threads::{GilState, read_gil_holder};
 use crate::sampling::capture::ReadPlan;
 
 /// A thread state that holds a GIL, and its thread.
-pub(super) type GilHolder = (u64, Option<ThreadId>);
+type GilHolder = (u64, Option<ThreadId>);
 
-/// Thread states that hold a GIL of the process right now, with their threads.
-pub(super) fn gil_holders(process: &TracedProcess) -> Vec<GilHolder> {
+/// Who holds the GILs of a process.
+#[derive(Debug, Default)]
+pub(super) struct Gils {
+    holders: Vec<GilHolder>,
+    /// It runs without: a free-threaded build.
+    disabled: bool,
+}
+
+/// Of a process that was not asked.
+pub(super) const NOT_ASKED: &Gils = &Gils {
+    holders: Vec::new(),
+    disabled: false,
+};
+
+/// Who holds the GILs of the process right now.
+pub(super) fn gils_of(process: &TracedProcess) -> Gils {
+    let mut gils = Gils::default();
     let Some(interpreter) = &process.interpreter else {
-        return Vec::new();
+        return gils;
     };
-    process
-        .interpreter_states
-        .iter()
-        .filter_map(
-            |&state| match read_gil_holder(interpreter, state, &process.memory) {
-                GilState::HeldBy(holder) => Some((holder, process.thread_of_state(holder))),
-                GilState::Free | GilState::Unknown => None,
-            },
-        )
-        .collect()
-}
-
-/// Whether a thread's state is one of `holders`.
-pub(super) fn holds_any(plan: &ReadPlan, holders: &[GilHolder]) -> bool {
-    holders.iter().any(|(holder, _)| plan.has_state(*holder))
-}
-
-/// The other thread that holds the GIL while this Python thread sleeps, if any.
-pub(super) fn other_holder(process: &TracedProcess, at: usize) -> Option<ThreadId> {
-    let thread = process.threads.get(at)?;
-    thread.plan.state_address?;
-    gil_holders(process)
-        .into_iter()
-        .find_map(|(_, holder)| holder)
-        .filter(|&holder| holder != thread.id)
-}
-
-/// Whether a sleeping thread holds the GIL: it waits in a call that does not release it.
-pub(super) fn holds_gil(process: &TracedProcess, at: usize) -> bool {
-    let plan = &process.threads[at].plan;
-    plan.state_address.is_some() && holds_any(plan, &gil_holders(process))
-}
-
-/// Sets whether the sample's thread holds a GIL, or else which thread does. A thread without a
-/// Python thread state is left unchanged.
-pub(super) fn set_gil(sample: &mut Sample, plan: &ReadPlan, holders: &[GilHolder]) {
-    if plan.state_address.is_none() {
-        return;
+    for &state in &process.interpreter_states {
+        match read_gil_holder(interpreter, state, &process.memory) {
+            GilState::HeldBy(holder) => {
+                let thread = process.thread_of_state(holder);
+                gils.holders.push((holder, thread));
+            }
+            GilState::Disabled => gils.disabled = true,
+            GilState::Free | GilState::Unknown => {}
+        }
     }
-    let holds = holds_any(plan, holders);
-    sample.gil = if holds { Gil::Held } else { Gil::NotHeld };
-    sample.gil_holder = holders
-        .iter()
-        .find_map(|(_, thread)| *thread)
-        .filter(|&thread| !holds && thread != sample.thread);
+    gils
+}
+
+impl Gils {
+    /// Whether a thread has what it needs to run Python code: a GIL, where there is one.
+    pub(super) fn lets_run(&self, plan: &ReadPlan) -> bool {
+        match self.disabled {
+            true => plan.state_address.is_some(),
+            false => self.is_held_by(plan),
+        }
+    }
+
+    fn is_held_by(&self, plan: &ReadPlan) -> bool {
+        let holders = self.holders.iter();
+        plan.state_address.is_some()
+            && holders
+                .into_iter()
+                .any(|(holder, _)| plan.has_state(*holder))
+    }
+
+    /// A thread's relation to them.
+    pub(super) fn of(&self, plan: &ReadPlan) -> Gil {
+        match (self.disabled, self.is_held_by(plan)) {
+            (true, _) => Gil::Unknown,
+            (false, true) => Gil::Held,
+            (false, false) => Gil::NotHeld,
+        }
+    }
+
+    /// The other thread that holds one while this Python thread sleeps, if any.
+    pub(super) fn other_holder(&self, plan: &ReadPlan, thread: ThreadId) -> Option<ThreadId> {
+        plan.state_address?;
+        let mut holders = self.holders.iter();
+        let holder = holders.find_map(|(_, holder)| *holder);
+        holder.filter(|&holder| holder != thread)
+    }
+
+    /// Sets whether the sample's thread holds a GIL, or else which thread does. A thread without a
+    /// Python thread state is left unchanged.
+    pub(super) fn set(&self, sample: &mut Sample, plan: &ReadPlan) {
+        if plan.state_address.is_none() {
+            return;
+        }
+        sample.gil = self.of(plan);
+        sample.gil_holder = match sample.gil {
+            Gil::NotHeld => self.other_holder(plan, sample.thread),
+            Gil::Held | Gil::Unknown => None,
+        };
+    }
 }

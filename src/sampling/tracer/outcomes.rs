@@ -2,7 +2,7 @@
 
 use super::Tracer;
 use super::capture::{StopAttempt, refusal, stack_pointer};
-use super::gil::set_gil;
+use super::gil::NOT_ASKED;
 use super::poll::Candidate;
 use super::priority::PriorityEvent;
 use super::thread::LastPoll;
@@ -23,7 +23,7 @@ impl Tracer {
             mut sample,
             ending,
             syscall,
-            holders,
+            gils,
             ..
         } = attempt;
         let (index, at) = (candidate.process, candidate.thread);
@@ -63,9 +63,9 @@ impl Tracer {
             sample.recorded.syscall = whereabouts.syscall();
         }
         thread.charge(&mut sample.recorded, Method::Stopped);
-        let of_tick = || gil.get(&index).map_or(&[][..], Vec::as_slice);
-        let holders = holders.as_deref().unwrap_or_else(of_tick);
-        set_gil(&mut sample.recorded, &thread.plan, holders);
+        let of_tick = gil.get(&index).unwrap_or(NOT_ASKED);
+        let gils = gils.as_ref().unwrap_or(of_tick);
+        gils.set(&mut sample.recorded, &thread.plan);
         self.forward(index, at, sample);
         stop_ns
     }
@@ -152,7 +152,7 @@ impl Tracer {
         let thread = &mut self.processes[index].threads[at];
         thread.calls.record_own_stop();
         thread.charge_late(&mut sample.recorded, now_ns);
-        set_gil(&mut sample.recorded, &thread.plan, &late.holders);
+        late.gils.set(&mut sample.recorded, &thread.plan);
         self.forward(index, at, sample);
     }
 

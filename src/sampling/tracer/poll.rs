@@ -1,7 +1,7 @@
 //! Poll: which threads ran since the last tick, and where the others sleep.
 
 use super::account::TimePoint;
-use super::gil::holds_gil;
+use super::gil::gils_of;
 use super::process::TracedProcess;
 use super::thread::{LastPoll, TracedThread};
 use crate::model::frame::Partial;
@@ -149,7 +149,7 @@ impl Poll {
         thread
             .calls
             .record_sleep(&whereabouts, tick.start_ns, has_timeout);
-        if self.gil_only && !holds_gil(process, at) {
+        if self.gil_only && !gils_of(process).lets_run(&process.threads[at].plan) {
             let thread = &mut process.threads[at];
             thread.last_poll = LastPoll::Unknown;
             thread.ledger.discard_poll();

@@ -3,7 +3,7 @@
 use super::account::Deferred;
 use super::capture::Asleep;
 use super::decide::{CandidateGroup, CaptureMode};
-use super::gil::{GilHolder, gil_holders, holds_any};
+use super::gil::{Gils, NOT_ASKED, gils_of};
 use super::poll::{Candidate, Found};
 use super::priority::PriorityEvent;
 use super::thread::LastPoll;
@@ -42,7 +42,7 @@ const UNTIL_ASLEEP: Duration = Duration::from_micros(50);
 const SLEEPERS_SHARE: u64 = 5;
 
 /// GIL holders by index of the process, for processes with candidates.
-pub(super) type Holders = FxHashMap<usize, Vec<GilHolder>>;
+pub(super) type Holders = FxHashMap<usize, Gils>;
 
 impl Tracer {
     pub(super) fn tick(&mut self, tick: Tick) {
@@ -263,14 +263,14 @@ impl Tracer {
         for candidate in &candidates {
             let process = &self.processes[candidate.process];
             gil.entry(candidate.process)
-                .or_insert_with(|| gil_holders(process));
+                .or_insert_with(|| gils_of(process));
         }
         let (mut stoppable, mut sleepers, mut left_running) = (Vec::new(), Vec::new(), 0);
         for candidate in candidates {
             let (index, at) = (candidate.process, candidate.thread);
             let process = &mut self.processes[index];
-            let holders = gil.get(&index).map_or(&[][..], Vec::as_slice);
-            let holds_gil = holds_any(&process.threads[at].plan, holders);
+            let gils = gil.get(&index).unwrap_or(NOT_ASKED);
+            let holds_gil = gils.lets_run(&process.threads[at].plan);
             let how = self.decide.capture_mode(candidate, process, holds_gil);
             if matches!(how, CaptureMode::Unstopped | CaptureMode::NotCaptured(_)) {
                 left_running += u64::from(self.decide.avoids_stop(candidate, process));

@@ -7,10 +7,10 @@ use crate::python::dicts::{
     Entry, InstanceDict, MAX_ENTRIES, Table, TypeFacts, read_entries, read_table, read_type,
 };
 use crate::python::discover::Interpreter;
+use crate::python::layout::Layout;
 use crate::python::layout::objects::{
     CELL_CONTENTS, DICT_KEYS, DICT_USED, INT_DIGIT, ObjectLayout,
 };
-use crate::python::layout::{Layout, OBJECT_TYPE};
 use crate::python::objects::{ObjectError, read_str};
 use crate::torch::rules::modules::{BASE, CHILDREN, TRAINING, is_wrapped};
 use rustc_hash::FxHashMap;
@@ -163,12 +163,12 @@ impl Objects {
 
     /// The content of a cell; any other object is returned unchanged.
     pub(super) fn out_of_cell(&mut self, object: u64, memory: &dyn Memory) -> u64 {
-        let is_cell = read_type(object, memory)
+        let is_cell = read_type(&self.objects, object, memory)
             .and_then(|address| self.type_facts(address, memory))
             .is_ok_and(|(facts, _)| facts.name == "cell");
         match is_cell {
             true => memory
-                .read_u64(object.wrapping_add(CELL_CONTENTS.into()))
+                .read_u64(object.wrapping_add(self.objects.at(CELL_CONTENTS)))
                 .unwrap_or(0),
             false => object,
         }
@@ -229,9 +229,9 @@ impl Objects {
     }
 
     fn read(&mut self, object: u64, memory: &dyn Memory) -> Result<Known, ObjectError> {
-        let type_address = read_type(object, memory)?;
+        let type_address = read_type(&self.objects, object, memory)?;
         let mut checks = Vec::with_capacity(6);
-        let type_word = object.wrapping_add(OBJECT_TYPE.into());
+        let type_word = object.wrapping_add(self.objects.type_offset().into());
         checks.push(Check::take(type_word, 8, memory)?);
         let (facts, is_module) = self.type_facts(type_address, memory)?;
         let (facts, is_module) = (facts.clone(), *is_module);
@@ -265,7 +265,7 @@ impl Objects {
             None => return Ok(None),
             Some(InstanceDict::Values(table)) => table,
             Some(InstanceDict::Dict(dict)) => {
-                let keys = dict.wrapping_add(DICT_KEYS.into());
+                let keys = dict.wrapping_add(self.objects.at(DICT_KEYS));
                 checks.push(Check::take(keys, 16, memory)?);
                 read_table(&self.objects, dict, memory)?
             }
@@ -275,12 +275,12 @@ impl Objects {
             return Ok(None);
         };
         checks.push(Check::take(children.place, 8, memory)?);
-        let dict_type = read_type(children.value, memory)?;
+        let dict_type = read_type(&self.objects, children.value, memory)?;
         if !self.type_facts(dict_type, memory)?.0.is_dict() {
             return Ok(None);
         }
         // Adding or removing an entry changes one of them.
-        let fields = children.value.wrapping_add(DICT_USED.into());
+        let fields = children.value.wrapping_add(self.objects.at(DICT_USED));
         checks.push(Check::take(fields, DICT_FIELDS, memory)?);
         let table = read_table(&self.objects, children.value, memory)?;
         let entries = read_entries(&self.objects, &table, MAX_ENTRIES, memory)?;
@@ -341,13 +341,13 @@ impl Objects {
         if let Some(&known) = self.flags.get(&pointer) {
             return Some(known);
         }
-        let type_address = read_type(pointer, memory).ok()?;
+        let type_address = read_type(&self.objects, pointer, memory).ok()?;
         let (facts, _) = self.type_facts(type_address, memory).ok()?;
         if facts.name != "bool" || self.flags.len() >= 2 {
             return None;
         }
         let digit = memory
-            .read_u32(pointer.wrapping_add(INT_DIGIT.into()))
+            .read_u32(pointer.wrapping_add(self.objects.at(INT_DIGIT)))
             .ok()?;
         self.flags.insert(pointer, digit != 0);
         Some(digit != 0)
@@ -367,8 +367,8 @@ impl Objects {
             if self.types.len() >= MAX_TYPES {
                 self.types.clear();
             }
-            let facts = TypeFacts::read(address, memory)?;
-            let is_module = facts.has_base(BASE, &self.objects, memory).unwrap_or(false);
+            let facts = TypeFacts::read(&self.objects, address, memory)?;
+            let is_module = facts.has_base(BASE, memory).unwrap_or(false);
             self.types.insert(address, (facts, is_module));
         }
         self.types.get(&address).ok_or(ObjectError::Invalid)

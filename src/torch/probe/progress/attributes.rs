@@ -7,7 +7,7 @@ use crate::python::dicts::{
 };
 use crate::python::discover::Interpreter;
 use crate::python::layout::Layout;
-use crate::python::layout::objects::{DICT_KEYS, INT_DIGIT, ObjectLayout};
+use crate::python::layout::objects::{DICT_KEYS, INT_DIGIT, LENGTH, LIST_ITEMS, ObjectLayout};
 use crate::python::objects::{ObjectError, read_str};
 use rustc_hash::FxHashMap;
 
@@ -17,10 +17,6 @@ const MAX_ATTRIBUTES: usize = 512;
 const MAX_NAME: usize = 64;
 /// Maximum number of types that are kept.
 const MAX_TYPES: usize = 4096;
-/// `PyListObject.ob_item`; its length has the same offset as in every variable-sized object.
-/// Include/cpython/listobject.h.
-const LIST_ITEMS: u64 = 24;
-const LENGTH: u64 = 16;
 
 /// An attribute's value, and how to read it again.
 #[derive(Clone, Debug)]
@@ -64,7 +60,7 @@ impl Reader {
             if self.types.len() >= MAX_TYPES {
                 self.types.clear();
             }
-            let facts = TypeFacts::read(address, memory)?;
+            let facts = TypeFacts::read(&self.objects, address, memory)?;
             self.types.insert(address, facts);
         }
         self.types.get(&address).ok_or(ObjectError::Invalid)
@@ -75,7 +71,7 @@ impl Reader {
         object: u64,
         memory: &dyn Memory,
     ) -> Result<String, ObjectError> {
-        let address = read_type(object, memory)?;
+        let address = read_type(&self.objects, object, memory)?;
         Ok(self.type_at(address, memory)?.name.clone())
     }
 
@@ -87,26 +83,27 @@ impl Reader {
         memory: &dyn Memory,
     ) -> Result<Attribute, ObjectError> {
         let objects = self.objects;
-        let address = read_type(object, memory)?;
+        let address = read_type(&self.objects, object, memory)?;
         let facts = self.type_at(address, memory)?.clone();
         let (pointers, length) = facts
             .attribute_pointers(&objects, object)
             .ok_or(ObjectError::Invalid)?;
+        let type_at = u64::from(objects.type_offset());
         let mut guards = Vec::with_capacity(3);
         // The type, and the address of the attributes; one range if they are adjacent.
         if pointers < object && object - pointers <= 32 {
             // Without the reference count, which lies between.
             guards.push(Guard::take(pointers, length, memory)?);
-            guards.push(Guard::take(object + 8, 8, memory)?);
+            guards.push(Guard::take(object + type_at, 8, memory)?);
         } else {
-            guards.push(Guard::take(object.wrapping_add(8), 8, memory)?);
+            guards.push(Guard::take(object.wrapping_add(type_at), 8, memory)?);
             guards.push(Guard::take(pointers, length, memory)?);
         }
         let table = match facts.attributes(&objects, object, memory)? {
             None => return Err(ObjectError::Invalid),
             Some(InstanceDict::Values(table)) => table,
             Some(InstanceDict::Dict(dict)) => {
-                let keys = dict.wrapping_add(DICT_KEYS.into());
+                let keys = dict.wrapping_add(objects.at(DICT_KEYS));
                 guards.push(Guard::take(keys, 16, memory)?);
                 read_table(&objects, dict, memory)?
             }
@@ -166,7 +163,7 @@ impl Reader {
         dict: u64,
         memory: &dyn Memory,
     ) -> Result<Vec<Entry>, ObjectError> {
-        let address = read_type(dict, memory)?;
+        let address = read_type(&self.objects, dict, memory)?;
         if !self.type_at(address, memory)?.is_dict() {
             return Err(ObjectError::Invalid);
         }
@@ -182,11 +179,11 @@ impl Reader {
     ) -> Result<(u64, u64), ObjectError> {
         const MOST: u64 = 1 << 24;
         let items = match self.class_of(object, memory)?.as_str() {
-            "list" => memory.read_u64(object.wrapping_add(LIST_ITEMS))?,
+            "list" => memory.read_u64(object.wrapping_add(self.objects.at(LIST_ITEMS)))?,
             "tuple" => object.wrapping_add(self.objects.tuple_items.into()),
             _ => return Err(ObjectError::Invalid),
         };
-        let length = memory.read_u64(object.wrapping_add(LENGTH))?;
+        let length = memory.read_u64(object.wrapping_add(self.objects.at(LENGTH)))?;
         if length > MOST {
             return Err(ObjectError::TooLong);
         }
@@ -220,7 +217,7 @@ impl Reader {
         if self.class_of(object, memory).ok()? != "bool" {
             return None;
         }
-        let digit = memory.read_u32(object.wrapping_add(INT_DIGIT.into()));
+        let digit = memory.read_u32(object.wrapping_add(self.objects.at(INT_DIGIT)));
         digit.ok().map(|digit| digit != 0)
     }
 }

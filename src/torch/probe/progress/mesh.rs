@@ -106,7 +106,7 @@ impl MeshReader<'_> {
     /// The mesh that a distributed tensor is on; `None` if it is another tensor.
     fn of_parameter(&mut self, parameter: u64) -> Option<u64> {
         let (reader, memory) = (&mut *self.reader, self.memory);
-        let of_type = read_type(parameter, memory).ok()?;
+        let of_type = read_type(&reader.objects(), parameter, memory).ok()?;
         let facts = reader.type_at(of_type, memory).ok()?;
         if facts.name != DISTRIBUTED_TENSOR {
             return None;
@@ -274,7 +274,8 @@ impl MeshReader<'_> {
 
     fn learn(&mut self, object: u64) {
         let (reader, memory) = (&mut *self.reader, self.memory);
-        self.ints.learn(object, memory, |address| {
+        let objects = reader.objects();
+        self.ints.learn(object, &objects, memory, |address| {
             reader
                 .type_at(address, memory)
                 .is_ok_and(|facts| facts.name == "int")

@@ -426,7 +426,8 @@ impl ProgressProbe {
     /// The value of an int.
     fn int(&mut self, object: u64, live: &dyn Memory) -> Option<u64> {
         let reader = &mut self.reader;
-        self.ints.learn(object, live, |address| {
+        let objects = reader.objects();
+        self.ints.learn(object, &objects, live, |address| {
             reader
                 .type_at(address, live)
                 .is_ok_and(|facts| facts.name == "int")

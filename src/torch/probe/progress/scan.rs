@@ -6,8 +6,7 @@ use super::attributes::Reader;
 use crate::memory::{Memory, ReadRequest};
 use crate::python::dicts::TypeFacts;
 use crate::python::discover::Interpreter;
-use crate::python::layout::OBJECT_TYPE;
-use crate::python::layout::objects::ObjectLayout;
+use crate::python::layout::objects::OBJECT_TYPE;
 use crate::torch::rules::groups::MESH;
 use crate::torch::rules::progress::{AUTOCAST, COUNTERS, FETCHERS, OPTIMIZER};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -250,9 +249,8 @@ impl Scanner {
                 if new_types > MAX_NEW_TYPES {
                     return Use::None;
                 }
-                let layout = reader.objects();
                 let class = match reader.type_at(address, live) {
-                    Ok(facts) => use_of(facts, &layout, live),
+                    Ok(facts) => use_of(facts, live),
                     Err(_) => Use::None,
                 };
                 if self.uses.len() >= MAX_TYPES {
@@ -330,7 +328,7 @@ fn is_object(word: u64) -> bool {
     word.is_multiple_of(8) && (0x1000..1 << 47).contains(&word)
 }
 
-fn use_of(facts: &TypeFacts, layout: &ObjectLayout, memory: &dyn Memory) -> Use {
+fn use_of(facts: &TypeFacts, memory: &dyn Memory) -> Use {
     if let Some(&(_, holder)) = HOLDERS.iter().find(|(name, _)| *name == facts.name) {
         return Use::Holder(holder);
     }
@@ -340,7 +338,7 @@ fn use_of(facts: &TypeFacts, layout: &ObjectLayout, memory: &dyn Memory) -> Use 
     if facts.name == MESH {
         return Use::Mesh;
     }
-    let has_base = |name: &str| facts.has_base(name, layout, memory).unwrap_or(false);
+    let has_base = |name: &str| facts.has_base(name, memory).unwrap_or(false);
     if let Some(rule) = COUNTERS.iter().position(|rule| has_base(rule.class)) {
         return Use::Counter(rule);
     }

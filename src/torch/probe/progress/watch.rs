@@ -2,8 +2,7 @@
 
 use crate::memory::{Memory, read_each};
 use crate::python::dicts::read_type;
-use crate::python::layout::OBJECT_TYPE;
-use crate::python::layout::objects::INT_DIGIT;
+use crate::python::layout::objects::{INT_DIGIT, OBJECT_TYPE, ObjectLayout};
 use crate::python::objects::ObjectError;
 
 /// Bytes that show whether an object is unchanged.
@@ -158,11 +157,12 @@ impl IntReader {
     pub(super) fn learn(
         &mut self,
         object: u64,
+        layout: &ObjectLayout,
         memory: &dyn Memory,
         is_int: impl FnOnce(u64) -> bool,
     ) {
         if self.int_type.is_none()
-            && let Ok(address) = read_type(object, memory)
+            && let Ok(address) = read_type(layout, object, memory)
             && is_int(address)
         {
             self.int_type = Some(address);
