@@ -2,6 +2,7 @@
 //! drivers, hand-written assembly with wrong tables. Each guess is a return address in executable
 //! memory that follows a call.
 
+use super::link::without_link;
 use super::rows::{Caller, returned_to};
 use super::sites::Site;
 use super::unwind::{Found, NativeFrame, Walk};
@@ -47,8 +48,11 @@ pub(super) fn without_register(
 ) -> Option<Found> {
     let site = site?;
     let register = site.row.cfa_register()?;
-    if register >= Registers::COUNT || walk.registers.get(register).is_some() {
+    if register >= Registers::COUNT {
         return None;
+    }
+    if walk.registers.get(register).is_some() {
+        return without_link(walk, frame, site);
     }
     let start = frame.stack_pointer & !(Machine::STACK_ALIGNMENT - 1);
     let mut best: Option<(u8, Found)> = None;
