@@ -403,8 +403,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Return addresses of calls by which the function whose call returns to `outer` may have called
-    /// the function around `callee`: first those that call it, then those through stubs.
+    /// Return addresses of calls by which the function whose call returns to `outer` may have
+    /// called the function around `callee`: first those that call it, then those through stubs.
     pub(super) fn calls_between(&mut self, outer: u64, callee: u64) -> Vec<u64> {
         let target = self.sites.call_target(self.modules, self.memory, outer);
         let function = self.sites.function(self.modules, callee);
