@@ -5,35 +5,37 @@ import subprocess
 import sys
 
 import profilers
-from figures import median
 from targets import Failed, Target
 
 # Stops there are so long that the default would leave hardly any to measure.
 OPTIONS = ("--max-stopped", "50")
 
 
-def stops_us(tool, seconds, options=()):
-    """Lengths of the stops that the spinning probe felt, us."""
+def stopped(tool, seconds, samples, options=()):
+    """How long the spinning probe was stopped in all, us, and how many samples the tool took of it meanwhile."""
     with Target.python("probe.py") as target:
         target.go()
         with tool.attach(target.pid, seconds, **({"options": options} if options else {})) as run:
             run.wait(seconds + 120)
             target.signal()
-            return [gap[1] / 1e3 for gap in target.read_json()["gaps"] if gap[2]]
+            stops_us = [gap[1] / 1e3 for gap in target.read_json()["gaps"] if gap[2]]
+            return sum(stops_us), samples(run)
 
 
 def stops(table, folder, pyspy, quick):
-    """The mean stop, in turns: an emulator has fast and slow minutes."""
+    """The stop time of a sample, by turns: an emulator has fast and slow minutes."""
     torchspy = profilers.TorchSpy(folder)
     other = profilers.PySpy(folder, pyspy, native=True)
     mine, theirs = [], []
     for _ in range(1 if quick else 4):
-        mine += stops_us(torchspy, 5, OPTIONS)
-        theirs += stops_us(other, 5)
-    if not mine or not theirs:
-        raise Failed("the probe felt no stop")
-    table.at_most(f"mean of {len(mine)} stops / of {len(theirs)} of py-spy --native", sum(mine) / len(mine) / (sum(theirs) / len(theirs)), 1 / 8, "{:.3f}")
-    table.stated("    the same, medians", f"{median(mine) / median(theirs):.3f}")
+        mine.append(stopped(torchspy, 5, lambda run: torchspy.report(run.recording)["quality"]["fresh"], OPTIONS))
+        theirs.append(stopped(other, 5, lambda run: (other.lost(run) or (0, 0))[0]))
+        print(f"    us stopped, samples: {mine[-1]}; py-spy --native {theirs[-1]}", flush=True)
+    (mine_us, mine_samples), (their_us, their_samples) = (map(sum, zip(*each)) for each in (mine, theirs))
+    if not mine_samples or not their_samples:
+        raise Failed("nothing was sampled")
+    name = f"stop time of a sample ({mine_samples}) / py-spy --native ({their_samples})"
+    table.at_most(name, mine_us / mine_samples / (their_us / their_samples), 1 / 8, "{:.3f}")
 
 
 def numpy_stacks(table, folder, quick):
