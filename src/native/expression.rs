@@ -140,15 +140,20 @@ mod tests {
     #[test]
     fn the_rule_of_a_plt_stub_depends_on_the_instruction() {
         // binutils, elf_x86_64_lazy_plt eh_frame: breg7 8; breg16 0; lit15; and; lit11; ge; lit3;
-        // shl; plus.
-        let rule = [0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
+        // shl; plus. Here with bregx, for any numbers of the two registers.
+        let stack_pointer = Registers::STACK_POINTER as u8;
+        let instruction = Registers::INSTRUCTION_POINTER as u8;
+        let mut rule = vec![0x92, stack_pointer, 8, 0x92, instruction, 0];
+        rule.extend([0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22]);
         assert_eq!(run(&rule, None), Ok(0x7010));
     }
 
     #[test]
     fn what_cannot_be_computed_says_why() {
         assert_eq!(run(&[0x73, 0], None), Err(RuleError::RegisterUnknown(3)));
-        assert_eq!(run(&[0x77, 0, 0x06], None), Err(RuleError::Unreadable));
+        let stack_pointer = Registers::STACK_POINTER as u8;
+        let word = [0x92, stack_pointer, 0, 0x06];
+        assert_eq!(run(&word, None), Err(RuleError::Unreadable));
         assert_eq!(run(&[0x22], None), Err(RuleError::Unsupported));
         assert_eq!(run(&[], None), Err(RuleError::Unsupported));
         // A loop without end: DW_OP_skip -3.

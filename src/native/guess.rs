@@ -2,6 +2,7 @@
 //! drivers, hand-written assembly with wrong tables. Each guess is a return address in executable
 //! memory that follows a call.
 
+use super::link::without_link;
 use super::rows::{Caller, returned_to};
 use super::sites::Site;
 use super::unwind::{Found, NativeFrame, Walk};
@@ -22,6 +23,12 @@ const MAX_CANDIDATES: usize = 16;
 /// return address.
 pub(super) fn caller(walk: &mut Walk<'_>, frame: &NativeFrame) -> Option<(Caller, Trust)> {
     let by_pointer = by_frame_pointer(walk, frame);
+    if Machine::LINKS
+        && let Some(pointed) = by_pointer
+        && let Some(found) = by_record(walk, pointed)
+    {
+        return Some((found, Trust::FramePointer));
+    }
     let limit = by_pointer.map(|caller| caller.stack_pointer.wrapping_sub(Machine::POINTER_BYTES));
     match (by_scan(walk, frame, limit), by_pointer) {
         // A stale word that follows a call rarely leads to further frames.
@@ -47,8 +54,11 @@ pub(super) fn without_register(
 ) -> Option<Found> {
     let site = site?;
     let register = site.row.cfa_register()?;
-    if register >= Registers::COUNT || walk.registers.get(register).is_some() {
+    if register >= Registers::COUNT {
         return None;
+    }
+    if walk.registers.get(register).is_some() {
+        return without_link(walk, frame, site);
     }
     let start = frame.stack_pointer & !(Machine::STACK_ALIGNMENT - 1);
     let mut best: Option<(u8, Found)> = None;
@@ -105,6 +115,24 @@ fn by_frame_pointer(walk: &mut Walk<'_>, frame: &NativeFrame) -> Option<Caller> 
         address,
         pointer.checked_add(2 * Machine::POINTER_BYTES)?,
     ))
+}
+
+/// The caller by frame pointer if the tables lead on from it, where functions that call others keep
+/// frame records (AAPCS64, section 6.4.6), so that stale ones on the stack are no match for the
+/// frame pointer.
+///
+/// A record is where its function's stack ends, as compilers lay out frames. Code without tables
+/// may have its own at the other end (the preamble of oneDNN's kernels, jit_generator.hpp of
+/// src/cpu/aarch64).
+fn by_record(walk: &mut Walk<'_>, pointed: Caller) -> Option<Caller> {
+    let outer = pointed.registers.get(Registers::FRAME_POINTER);
+    let at_record = outer
+        .filter(|outer| *outer >= pointed.stack_pointer && outer % Machine::STACK_ALIGNMENT == 0)
+        .map(|outer| returned_to(pointed.registers, pointed.address, outer));
+    at_record
+        .into_iter()
+        .chain([pointed])
+        .find(|caller| walk.can_follow(caller))
 }
 
 /// The caller from the first word above the stack pointer, and below `limit`, that can be a return

@@ -8,6 +8,7 @@ pub mod demangle;
 mod expression;
 mod guess;
 pub mod image;
+mod link;
 pub mod loaded;
 pub mod modules;
 mod plt;

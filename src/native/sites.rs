@@ -110,12 +110,9 @@ impl Sites {
         to: u64,
     ) -> Option<bool> {
         let function = self.function(modules, from)?;
-        let length = function.end.checked_sub(function.start)?;
-        let mut code = vec![0; usize::try_from(length).ok()?.min(MAX_JUMPING)];
-        let end = function.start.checked_add(code.len() as u64)?;
-        read_before(&modules.find(from)?, memory, end, &mut code)?;
+        let (start, code) = self.code(modules, memory, from)?;
         let mut shown = true;
-        for target in Machine::jumps(function.start, &code) {
+        for target in Machine::jumps(start, &code) {
             match target {
                 Some(target) if target == to => return Some(true),
                 Some(target) if function.contains(&target) => {}
@@ -124,6 +121,49 @@ impl Sites {
             }
         }
         shown.then_some(false)
+    }
+
+    /// Return addresses of the calls in the function at `from` that go to the one at `to`, to one
+    /// that jumps there, or, after these, to a stub, which may.
+    pub(super) fn calls_to(
+        &self,
+        modules: &LoadedModules,
+        memory: &dyn Memory,
+        from: u64,
+        to: u64,
+    ) -> Vec<u64> {
+        let Some((start, code)) = self.code(modules, memory, from) else {
+            return Vec::new();
+        };
+        let (mut certain, mut possible) = (Vec::new(), Vec::new());
+        for (call, at) in code.chunks_exact(Machine::DIRECT_CALL).zip(1..) {
+            let address = start.wrapping_add(at * Machine::DIRECT_CALL as u64);
+            let Some(target) = Machine::call_target(address, call) else {
+                continue;
+            };
+            if target == to || self.jumps_to(modules, memory, target, to) == Some(true) {
+                certain.push(address);
+            } else if is_stub(modules, memory, target) == Some(true) {
+                possible.push(address);
+            }
+        }
+        certain.append(&mut possible);
+        certain
+    }
+
+    /// The start of the function around `address`, and its code, as far as it is searched.
+    fn code(
+        &self,
+        modules: &LoadedModules,
+        memory: &dyn Memory,
+        address: u64,
+    ) -> Option<(u64, Vec<u8>)> {
+        let function = self.function(modules, address)?;
+        let length = function.end.checked_sub(function.start)?;
+        let mut code = vec![0; usize::try_from(length).ok()?.min(MAX_JUMPING)];
+        let end = function.start.checked_add(code.len() as u64)?;
+        read_before(&modules.find(address)?, memory, end, &mut code)?;
+        Some((function.start, code))
     }
 
     /// The entry of a run-time address, added if there is none.

@@ -403,6 +403,43 @@ impl Walk<'_> {
         }
     }
 
+    /// Return addresses of calls by which the function whose call returns to `outer` may have
+    /// called the function around `callee`: first those that call it, then those through stubs.
+    pub(super) fn calls_between(&mut self, outer: u64, callee: u64) -> Vec<u64> {
+        let target = self.sites.call_target(self.modules, self.memory, outer);
+        let function = self.sites.function(self.modules, callee);
+        let (Some(target), Some(function)) = (target, function) else {
+            return Vec::new();
+        };
+        (self.sites).calls_to(self.modules, self.memory, target, function.start)
+    }
+
+    /// The return address of a caller that was guessed.
+    pub(super) fn returns_to(&mut self, found: &Found) -> Option<u64> {
+        let kept = (self.registers, self.doubtful, self.signals);
+        let frame = NativeFrame {
+            address: found.address,
+            stack_pointer: found.caller.stack_pointer,
+            module: None,
+            trust: Trust::Scanned,
+        };
+        self.registers = found.caller.registers;
+        let next = self.follow(&frame, Some(&found.site));
+        (self.registers, self.doubtful, self.signals) = kept;
+        Some(next.ok()??.caller.address)
+    }
+
+    /// A guessed caller, with the facts about its address.
+    pub(super) fn at_return(&mut self, caller: Caller) -> Option<Found> {
+        let (address, site) = self.plausible_return(caller.address)?;
+        Some(Found {
+            caller,
+            address,
+            site,
+            trust: Trust::Scanned,
+        })
+    }
+
     fn is_doubtful(&self, register: usize) -> bool {
         register < Registers::COUNT && self.doubtful & (1 << register) != 0
     }

@@ -451,10 +451,9 @@ mod tests {
 
     #[test]
     fn only_a_source_without_end_gives_all_that_is_asked_for() {
-        for (path, expected) in [
-            ("/dev/zero", Some(Ending::CutShort)),
-            ("/proc/self/stat", None),
-        ] {
+        // The result has replaced the descriptor on some machines.
+        let of_zeros = (!Machine::RESULT_REPLACES_ARGUMENT).then_some(Ending::CutShort);
+        for (path, expected) in [("/dev/zero", of_zeros), ("/proc/self/stat", None)] {
             let file = File::open(path).expect("it is on every Linux");
             let descriptor = file.as_raw_fd() as u64;
             assert_eq!(

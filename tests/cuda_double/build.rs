@@ -7,4 +7,9 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcudart.so.13");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--strip-all");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={here}/versions.map");
+    // GNU ld refuses a second version script, and rustc gives its own; rustc itself links x86-64
+    // with lld.
+    if std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|name| name == "aarch64") {
+        println!("cargo:rustc-cdylib-link-arg=-fuse-ld=lld");
+    }
 }
