@@ -35,7 +35,7 @@ fn blocks_are_frames(version: &str) {
     let Some(python) = python(version) else {
         return;
     };
-    let target = start(&python, &program("regions.py"));
+    let target = start(&python, &program("named_blocks.py"));
     let blocks = ["<module>", "train", "wait", "augment", "outer block"];
     assert_eq!(functions(&target), blocks, "Python {version}");
 }
@@ -64,8 +64,8 @@ fn blocks_are_frames_3_13() {
 fn a_file_that_was_edited_names_nothing() {
     let Some(python) = any_python() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let script = folder.path().join("regions.py");
-    fs::copy(program("regions.py"), &script).unwrap();
+    let script = folder.path().join("named_blocks.py");
+    fs::copy(program("named_blocks.py"), &script).unwrap();
     let target = start(&python, script.to_str().unwrap());
     let edited = SystemTime::now() + Duration::from_secs(10);
     File::options()
@@ -80,7 +80,7 @@ fn a_file_that_was_edited_names_nothing() {
 #[test]
 fn blocks_are_phases_and_py_spy_has_none() {
     let Some(python) = any_python() else { return };
-    let mut target = start(&python, &program("regions.py"));
+    let mut target = start(&python, &program("named_blocks.py"));
     let pid = target.pid();
     let recorder = Recorder::attach(pid, How::default());
     recorder.wait_for_segment();

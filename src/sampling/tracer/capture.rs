@@ -456,12 +456,19 @@ fn is_dead(state: ThreadState, whereabouts: &Whereabouts) -> bool {
 }
 
 /// Why the kernel refused to let torchspy trace a thread: it returns EPERM for every reason.
-pub(super) fn refusal(thread: &TracedThread) -> Partial {
+///
+/// A tracer may let go between the refusal and this.
+pub(super) fn refusal(thread: &mut TracedThread) -> Partial {
+    let was_traced = std::mem::take(&mut thread.was_traced);
     match thread.files.tracer_pid() {
+        Some(0) if was_traced => Partial::AlreadyTraced,
         Some(0) | None => match thread.files.stat() {
             Ok((ThreadState::Unknown, _)) | Err(_) => Partial::Exited,
             Ok(_) => Partial::PermissionDenied,
         },
-        Some(_) => Partial::AlreadyTraced,
+        Some(_) => {
+            thread.was_traced = true;
+            Partial::AlreadyTraced
+        }
     }
 }

@@ -53,6 +53,8 @@ pub(super) struct TracedThread {
     pub(super) is_first: bool,
     /// Dead at the last poll while other threads live: a first thread stays in /proc then.
     pub(super) is_dead: bool,
+    /// Another tracer held it at the last refusal.
+    pub(super) was_traced: bool,
     pub(super) captures: u32,
     /// When it was last captured, CLOCK_MONOTONIC.
     pub(super) captured_ns: u64,
@@ -141,6 +143,7 @@ impl TracedThread {
             tid,
             is_first: tid == pid,
             is_dead: false,
+            was_traced: false,
             inner_tid: files.inner_tid().unwrap_or(tid),
             shared: Arc::default(),
             plan: ReadPlan::default(),
