@@ -6,12 +6,14 @@
 use super::args::Arguments;
 use super::failure::Failure;
 use super::messages;
+use super::regular::open_regular;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, Command, CommandFactory};
 use nix::unistd::Uid;
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
@@ -198,7 +200,7 @@ impl Settings {
             Some(path) if path.is_empty() => {}
             Some(path) => {
                 let path = PathBuf::from(path);
-                let text = fs::read_to_string(&path).map_err(|error| {
+                let text = read(&path).map_err(|error| {
                     let text = format!("{FILE_VARIABLE}: cannot read {}: {error}", path.display());
                     Failure::usage(
                         text,
@@ -211,7 +213,7 @@ impl Settings {
                 if let Some((path, text, table)) = project_file() {
                     settings.take(root, path, &text, table)?;
                 }
-                let own = own_file().and_then(|path| Some((fs::read_to_string(&path).ok()?, path)));
+                let own = own_file().and_then(|path| Some((read_trusted(&path)?, path)));
                 if let Some((text, path)) = own {
                     settings.take(root, path, &text, &[])?;
                 }
@@ -301,7 +303,7 @@ impl Settings {
                 return Err(fail(at, &what, &hint));
             }
             let values = values(value).ok_or_else(|| {
-                let what = format!("{option} cannot be a table or a date");
+                let what = format!("{option} cannot be a table, a date or an empty list");
                 fail(
                     at,
                     &what,
@@ -341,6 +343,7 @@ fn values(value: &DeValue<'_>) -> Option<Vec<String>> {
         DeValue::Integer(number) => vec![number.to_string()],
         DeValue::Float(number) => vec![number.to_string()],
         DeValue::Boolean(is) => vec![is.to_string()],
+        DeValue::Array(items) if items.is_empty() => return None,
         DeValue::Array(items) => {
             let each = items.iter().map(|item| values(item.get_ref()));
             each.collect::<Option<Vec<_>>>()?.concat()
@@ -405,7 +408,7 @@ fn project_file() -> Option<(PathBuf, String, &'static [&'static str])> {
         }
         let shared = folder.join("pyproject.toml");
         // Others' files may be broken.
-        if fs::read_to_string(&shared).is_ok_and(|text| text.contains("[tool.torchspy"))
+        if read(&shared).is_ok_and(|text| text.contains("[tool.torchspy"))
             && let Some(text) = read_trusted(&shared)
         {
             return Some((shared, text, &["tool", "torchspy"]));
@@ -417,7 +420,11 @@ fn project_file() -> Option<(PathBuf, String, &'static [&'static str])> {
 /// The text of a file that this user made, or root. Another's may name programs to start and places
 /// to send recordings to.
 fn read_trusted(path: &Path) -> Option<String> {
-    let owner = fs::metadata(path).ok().filter(fs::Metadata::is_file)?.uid();
+    let owner = match fs::metadata(path) {
+        Ok(file) => file.uid(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => return not_read(path, &error),
+    };
     let own = Uid::effective();
     let before_sudo = std::env::var("SUDO_UID").ok().filter(|_| own.is_root());
     let is_own = owner == own.as_raw() || owner == 0 || before_sudo == Some(owner.to_string());
@@ -429,7 +436,19 @@ fn read_trusted(path: &Path) -> Option<String> {
         ));
         return None;
     }
-    fs::read_to_string(path).ok()
+    read(path).map_or_else(|error| not_read(path, &error), Some)
+}
+
+fn not_read(path: &Path, error: &io::Error) -> Option<String> {
+    messages::warning(&format!("{} is not read: {error}", path.display()));
+    None
+}
+
+/// The text of a regular file.
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    open_regular(path)?.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// The user's own file, whether it is there or not.

@@ -40,7 +40,7 @@ impl SourceRegion {
 /// Calls that name a block. The quotes are told apart, since names may hold the other one.
 static NAMED: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(
-        r#"(?:^|[\s@(,])((?:\w+\.)*)(region|mark|record_function|range|annotate)\(\s*(?:"([^"\\\n]+)"|'([^'\\\n]+)')\s*[,)]"#,
+        r#"(?:^|[\s@(,])((?:\w+\.)*)(region|mark|record_function|range|annotate)\(\s*(?:name\s*=\s*)?[rRuU]?(?:"([^"\\\n]+)"|'([^'\\\n]+)')\s*[,)]"#,
     )
     .ok()
 });
@@ -222,7 +222,8 @@ fn logical_lines<'s>(source: &'s str, mut take: impl FnMut(&Line<'s>)) {
                 Some(b'\n') => {
                     number += 1;
                     at += 1;
-                    if depth == 0 {
+                    // A bracket that stays open was inside of a string within a string.
+                    if depth == 0 || begins_statement(bytes.get(at..).unwrap_or_default()) {
                         break;
                     }
                 }
@@ -267,6 +268,22 @@ fn logical_lines<'s>(source: &'s str, mut take: impl FnMut(&Line<'s>)) {
             });
         }
     }
+}
+
+/// Whether a line begins with a word that brackets cannot hold.
+fn begins_statement(line: &[u8]) -> bool {
+    let text = line.trim_ascii_start();
+    let starts = |word: &&str| {
+        let rest = text.strip_prefix(word.as_bytes());
+        rest.is_some_and(|rest| rest.first().is_some_and(|next| b" (\t".contains(next)))
+    };
+    ["with", "def", "class", "async"]
+        .iter()
+        .any(|word| starts(&word))
+        && {
+            let blank = line.len() - text.len();
+            !line.get(..blank).unwrap_or_default().contains(&b'\n')
+        }
 }
 
 /// Behind the string that begins at `at`; the end of the line where it has no end.
@@ -372,6 +389,21 @@ class Data:
         return 1
 ";
         assert_eq!(found(source), ["decode 4 8..8"]);
+    }
+
+    #[test]
+    fn strings_within_strings_end_no_block() {
+        let source = "\
+import torchspy as t
+def f(x):
+    text = f\"{'a' + \"b(\"}\"
+    with t.region(name=\"after\"):
+        y = [x
+             for x in (1, 2)]
+    with t.mark(r'raw'):
+        pass
+";
+        assert_eq!(found(source), ["after 2 5..6", "raw 2 8..8"]);
     }
 
     #[test]

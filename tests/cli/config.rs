@@ -152,7 +152,7 @@ fn what_is_wrong_is_said_with_its_place() {
         ),
         (
             "record.rate = 1979-05-27",
-            "rate cannot be a table or a date",
+            "rate cannot be a table, a date or an empty list",
             "a number",
         ),
         (
@@ -191,6 +191,22 @@ fn what_is_wrong_is_said_with_its_place() {
     );
     assert_eq!(version.status.code(), Some(0), "{}", version.stderr);
     fs::remove_file(&file).unwrap();
+    // Neither waits for the other end of a pipe.
+    let pipe = folder.path().join("pyproject.toml");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    fs::create_dir_all(folder.path().join("own/torchspy")).unwrap();
+    let own = folder.path().join("own/torchspy/torchspy.toml");
+    nix::unistd::mkfifo(&own, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    fs::write(&file, b"\xff\xfe rate = 5").unwrap();
+    let output = run_in(folder.path(), &[], &["config"]);
+    assert_eq!(output.status.code(), Some(0), "{}", output.stderr);
+    for name in ["own/torchspy/torchspy.toml", "torchspy.toml"] {
+        let path = folder.path().join(name);
+        let warning = format!("warning: {} is not read: ", path.display());
+        assert!(output.stderr.contains(&warning), "{}", output.stderr);
+    }
+    fs::remove_file(&file).unwrap();
+    fs::remove_file(&pipe).unwrap();
     fs::write(folder.path().join("pyproject.toml"), "[project\n").unwrap();
     let output = run_in(folder.path(), &[], &["config"]);
     assert_eq!(output.status.code(), Some(0), "{}", output.stderr);

@@ -3,6 +3,7 @@
 use crate::cli::config::{Settings, command, line_of, own_file};
 use crate::cli::failure::Failure;
 use crate::cli::messages;
+use crate::cli::transport::quoted;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
@@ -67,7 +68,10 @@ pub(crate) fn run(of: Option<&str>) -> Result<ExitCode, Failure> {
             let _ = writeln!(
                 text,
                 "\ntorchspy {name} is\n  torchspy {name} {}",
-                line.join(" ")
+                line.iter()
+                    .map(|word| quoted(word))
+                    .collect::<Vec<_>>()
+                    .join(" ")
             );
         }
     }
