@@ -277,9 +277,9 @@ fn begins_statement(line: &[u8]) -> bool {
         let rest = text.strip_prefix(word.as_bytes());
         rest.is_some_and(|rest| rest.first().is_some_and(|next| b" (\t".contains(next)))
     };
-    ["with", "def", "class", "async"]
+    ["with", "def", "class", "async with", "async def"]
         .iter()
-        .any(|word| starts(&word))
+        .any(starts)
         && {
             let blank = line.len() - text.len();
             !line.get(..blank).unwrap_or_default().contains(&b'\n')
@@ -399,7 +399,7 @@ def f(x):
     text = f\"{'a' + \"b(\"}\"
     with t.region(name=\"after\"):
         y = [x
-             for x in (1, 2)]
+             async for x in (1, 2)]
     with t.mark(r'raw'):
         pass
 ";
