@@ -11,7 +11,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, Command, CommandFactory};
 use nix::unistd::Uid;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -237,6 +237,19 @@ impl Settings {
         set.collect()
     }
 
+    /// The options that a command without options of its own gets, as words.
+    ///
+    /// # Errors
+    /// A value that an option does not take.
+    pub(super) fn line_of(&self, command: &Command) -> Result<Vec<String>, Failure> {
+        let mut line = Vec::new();
+        for (arg, setting) in self.of(command) {
+            let words = words(arg, setting)?;
+            line.extend(words.iter().map(|word| word.to_string_lossy().into_owned()));
+        }
+        Ok(line)
+    }
+
     /// Adds what the table of a file says, weaker than what is there.
     fn take(
         &mut self,
@@ -245,11 +258,12 @@ impl Settings {
         text: &str,
         table: &[&str],
     ) -> Result<(), Failure> {
+        let place = |at: usize| {
+            let before = text.get(..at).unwrap_or_default();
+            format!("{}:{}", path.display(), before.matches('\n').count() + 1)
+        };
         let fail = |at: usize, what: &str, hint: &str| {
-            let line = text
-                .get(..at)
-                .map_or(1, |before| before.matches('\n').count() + 1);
-            Failure::usage(format!("{}:{line}: {what}", path.display()), hint)
+            Failure::usage(format!("{}: {what}", place(at)), hint)
         };
         let parsed = DeTable::parse(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
@@ -310,14 +324,11 @@ impl Settings {
                     "a text, a number, true, false, or a list of these",
                 )
             })?;
-            let line = text
-                .get(..at)
-                .map_or(1, |before| before.matches('\n').count() + 1);
             self.all.push(Setting {
                 command,
                 option,
                 values,
-                from: format!("{}:{line}", path.display()),
+                from: place(at),
             });
         }
         self.files.push(path);
@@ -457,21 +468,4 @@ pub(super) fn own_file() -> Option<PathBuf> {
     let folder = home("XDG_CONFIG_HOME").map(PathBuf::from);
     let folder = folder.or_else(|| Some(Path::new(&home("HOME")?).join(".config")))?;
     Some(folder.join("torchspy").join(FILE))
-}
-
-/// The command line that a command without options of its own becomes.
-pub(super) fn line_of(root: &Command, name: &str) -> Result<Vec<String>, Failure> {
-    let Some(command) = root.find_subcommand(name) else {
-        return Ok(Vec::new());
-    };
-    let mut line = Vec::new();
-    for (arg, setting) in Settings::read(root)?.of(command) {
-        let words = words(arg, setting)?;
-        line.extend(
-            words
-                .iter()
-                .map(|word: &OsString| OsStr::to_string_lossy(word).into_owned()),
-        );
-    }
-    Ok(line)
 }

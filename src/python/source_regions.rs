@@ -37,7 +37,7 @@ impl SourceRegion {
     }
 }
 
-/// Calls that name a block. The quotes are told apart, since names may hold the other one.
+/// Calls that name a block. A name in one kind of quotes may hold the other.
 static NAMED: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(
         r#"(?:^|[\s@(,])((?:\w+\.)*)(region|mark|record_function|range|annotate)\(\s*(?:name\s*=\s*)?[rRuU]?(?:"([^"\\\n]+)"|'([^'\\\n]+)')\s*[,)]"#,

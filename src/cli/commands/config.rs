@@ -1,9 +1,10 @@
 //! `torchspy config`.
 
-use crate::cli::config::{Settings, command, line_of, own_file};
+use crate::cli::config::{Settings, command, own_file};
 use crate::cli::failure::Failure;
 use crate::cli::messages;
 use crate::cli::transport::quoted;
+use clap::Command;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
@@ -61,18 +62,14 @@ pub(crate) fn run(of: Option<&str>) -> Result<ExitCode, Failure> {
     for file in &settings.files {
         let _ = writeln!(text, "read {}", file.display());
     }
-    let commands = root.get_subcommands().map(clap::Command::get_name);
-    for name in commands.filter(|name| of.is_none_or(|of| of == *name)) {
-        let line = line_of(&root, name)?;
+    let is_shown = |command: &&Command| of.is_none_or(|name| name == command.get_name());
+    for command in root.get_subcommands().filter(is_shown) {
+        let line = settings.line_of(command)?;
         if !line.is_empty() {
-            let _ = writeln!(
-                text,
-                "\ntorchspy {name} is\n  torchspy {name} {}",
-                line.iter()
-                    .map(|word| quoted(word))
-                    .collect::<Vec<_>>()
-                    .join(" ")
-            );
+            let name = command.get_name();
+            let words: Vec<String> = line.iter().map(|word| quoted(word)).collect();
+            let words = words.join(" ");
+            let _ = writeln!(text, "\ntorchspy {name} is\n  torchspy {name} {words}");
         }
     }
     messages::data(|out| out.write_all(text.as_bytes()))?;
