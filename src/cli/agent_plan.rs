@@ -8,7 +8,7 @@ use super::option_values::{
 use super::regions;
 use super::rules::Rules;
 use crate::model::region::Region;
-use crate::sampling::session::{SEGMENT, SessionOptions};
+use crate::sampling::session::{IdleThreads, SEGMENT, SessionOptions};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -84,6 +84,7 @@ impl AgentPlan {
                 rules: rules.set,
                 gpu: parse_gpu(arguments.gpu.as_deref(), arguments.nvml_lib)?,
                 segment: every,
+                idle_threads: IdleThreads::Loose,
             },
             job: arguments.job,
             most_trainers: arguments.max_trainers.into(),

@@ -20,7 +20,7 @@ use crate::os::process_info::{Stat, read_stat};
 use crate::os::process_tree::{ProcessEvent, ProcessWatch};
 use crate::report::label::counted;
 use crate::sampling::inspect::inspect_all;
-use crate::sampling::session::{SEGMENT, SessionError, SessionOptions};
+use crate::sampling::session::{IdleThreads, SEGMENT, SessionError, SessionOptions};
 use crate::sampling::snapshot::{Snapshot, SnapshotFacts, take_snapshot};
 use std::time::Duration;
 
@@ -301,5 +301,6 @@ fn options(plan: &LookPlan, roots: &[i32], leave_out: Vec<i32>) -> SessionOption
         redaction: plan.redaction,
         rules: plan.rules.set,
         segment: SEGMENT,
+        idle_threads: IdleThreads::Close,
     }
 }

@@ -36,7 +36,7 @@ use crate::report::page::Editor;
 use crate::report::tables::{self, Make};
 use crate::report::text::{self, Detail, TextOptions};
 use crate::report::view::{By, Idle, ViewOptions};
-use crate::sampling::session::{SEGMENT, SessionOptions};
+use crate::sampling::session::{IdleThreads, SEGMENT, SessionOptions};
 use regex::Regex;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -609,6 +609,7 @@ fn session_options(arguments: SamplingArguments, rules: &Rules) -> Result<Sessio
         rules: rules.set,
         gpu: parse_gpu(arguments.gpu.as_deref(), arguments.nvml_lib)?,
         segment: SEGMENT,
+        idle_threads: IdleThreads::Close,
     })
 }
 

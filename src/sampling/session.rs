@@ -74,6 +74,19 @@ pub struct SessionOptions {
     /// Length of a segment. With a length below [`SEGMENT`] the first segment is shorter still,
     /// because a user waits for it.
     pub segment: Duration,
+    /// How closely threads that hardly run are followed.
+    pub idle_threads: IdleThreads,
+}
+
+/// How closely threads that hardly run, and those that start, are followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdleThreads {
+    /// One that sleeps is polled each 170 ms at least, one that runs for moments in every second
+    /// tick; threads that start are seen at the next tick.
+    Close,
+    /// For sessions that last for months: one that sleeps is polled each 850 ms at least, one that
+    /// runs for moments in every eighth tick; threads that start are seen within a second.
+    Loose,
 }
 
 /// Where segments go.

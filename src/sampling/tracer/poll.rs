@@ -10,7 +10,7 @@ use crate::os::sockets;
 use crate::os::syscalls::is_restarted;
 use crate::os::threads::{SchedStat, Whereabouts};
 use crate::sampling::schedule::Tick;
-use crate::sampling::session::SessionOptions;
+use crate::sampling::session::{IdleThreads, SessionOptions};
 
 /// Ticks between polls of a dead first thread: an exec of another thread reuses its tid.
 const DEAD_TICKS: u64 = 10;
@@ -57,6 +57,7 @@ pub(super) struct Poll {
     once: bool,
     gil_only: bool,
     nonblocking: bool,
+    idle_threads: IdleThreads,
 }
 
 impl Poll {
@@ -65,6 +66,7 @@ impl Poll {
             once: options.once,
             gil_only: options.gil_only,
             nonblocking: options.nonblocking,
+            idle_threads: options.idle_threads,
         }
     }
 
@@ -117,7 +119,12 @@ impl Poll {
         };
         let elapsed_ns = tick.weight_ns() + thread.ledger.unpolled_ns();
         let sleeps = whereabouts != Whereabouts::Running;
-        backoff.record_activity(ran.0 + ran.1, elapsed_ns, sleeps);
+        // Loosely, what has work and no CPU is idle, too.
+        let (active_ns, seems_idle) = match self.idle_threads {
+            IdleThreads::Close => (ran.0 + ran.1, sleeps),
+            IdleThreads::Loose => (ran.0, true),
+        };
+        backoff.record_activity(active_ns, elapsed_ns, seems_idle);
         let mut candidate = Candidate {
             process: index,
             thread: at,

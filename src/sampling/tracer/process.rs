@@ -33,6 +33,8 @@ pub(super) struct TracedProcess {
     pub(super) memory: ResidentMemory,
     pub(super) tasks: TaskDirectory,
     pub(super) link_count: u64,
+    /// When its threads were last listed, CLOCK_MONOTONIC.
+    pub(super) listed_ns: u64,
     pub(super) threads: Vec<TracedThread>,
     /// One per thread, in the same order.
     pub(super) backoffs: Vec<Backoff>,
@@ -94,6 +96,7 @@ impl TracedProcess {
             memory: ResidentMemory::new(pid),
             tasks: TaskDirectory::new(pid),
             link_count: 0,
+            listed_ns: 0,
             threads: Vec::new(),
             backoffs: Vec::new(),
             interpreter: None,

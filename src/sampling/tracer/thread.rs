@@ -8,6 +8,7 @@ use crate::sampling::budget::Claim;
 use crate::sampling::call_history::CallHistory;
 use crate::sampling::capture::ReadPlan;
 use crate::sampling::raw::ThreadShared;
+use crate::sampling::session::IdleThreads;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -64,7 +65,8 @@ pub(super) struct TracedThread {
 /// polled in most ticks.
 ///
 /// A thread that has long been asleep is polled in every second tick, later in every fourth,
-/// eighth, …; one that keeps waking, each time for a moment, in every second tick. The choice of
+/// eighth, …; one that keeps waking, each time for a moment, in every second tick, or in every
+/// eighth where idle threads are followed loosely ([`IdleThreads`]). The choice of
 /// ticks does not depend on what the thread does, and a poll stands for the ticks before it, so
 /// shares stay unbiased; polling 160 threads then costs a fifth. A process's first thread, which
 /// usually is the one that trains, is polled in every tick.
@@ -91,13 +93,17 @@ impl Backoff {
     }
 
     /// Whether the thread is polled in tick number `tick`, which is `weight_ns` long.
-    pub(super) fn is_due(self, tick: u64, weight_ns: u64) -> bool {
+    pub(super) fn is_due(self, tick: u64, weight_ns: u64, how: IdleThreads) -> bool {
+        let (most_idle, unpolled_ns) = match how {
+            IdleThreads::Close => (1, MAX_UNPOLLED_NS),
+            IdleThreads::Loose => (3, 5 * MAX_UNPOLLED_NS),
+        };
         let doublings = (self.quiet_polls / POLLS_PER_STRIDE).min(MAX_DOUBLINGS);
-        let doublings = doublings.max((self.idle_polls / POLLS_PER_STRIDE).min(1));
+        let doublings = doublings.max((self.idle_polls / POLLS_PER_STRIDE).min(most_idle));
         if doublings == 0 || self.is_first {
             return true;
         }
-        let longest = (MAX_UNPOLLED_NS / weight_ns.max(1)).max(1);
+        let longest = (unpolled_ns / weight_ns.max(1)).max(1);
         let stride = (1 << doublings).min(longest);
         (tick + u64::from(self.number)).is_multiple_of(stride)
     }
@@ -113,11 +119,11 @@ impl Backoff {
         (self.quiet_polls, self.idle_polls) = (0, 0);
     }
 
-    /// A poll found that it has run, or waited for a CPU, for `active_ns` of the `elapsed_ns` since
-    /// the poll before, and whether it sleeps.
-    pub(super) fn record_activity(&mut self, active_ns: u64, elapsed_ns: u64, sleeps: bool) {
+    /// A poll found that it was active for `active_ns` of the `elapsed_ns` since the poll before,
+    /// and whether it seems idle now.
+    pub(super) fn record_activity(&mut self, active_ns: u64, elapsed_ns: u64, seems_idle: bool) {
         self.quiet_polls = 0;
-        let is_idle = sleeps && active_ns < elapsed_ns / IDLE_SHARE;
+        let is_idle = seems_idle && active_ns < elapsed_ns / IDLE_SHARE;
         self.idle_polls = if is_idle {
             self.idle_polls.saturating_add(1)
         } else {
@@ -132,7 +138,8 @@ const POLLS_PER_STRIDE: u32 = 16;
 const IDLE_SHARE: u64 = 20;
 /// Most halvings of the poll rate.
 const MAX_DOUBLINGS: u32 = 7;
-/// Longest time between two polls of a sleeper, ns: the latest that a wake-up is noticed.
+/// Longest time between two polls of a sleeper that is followed closely, ns: the latest that a
+/// wake-up is noticed.
 const MAX_UNPOLLED_NS: u64 = 170_000_000;
 
 impl TracedThread {

@@ -14,6 +14,7 @@ use crate::os::clock::{monotonic_ns, process_cpu_ns};
 use crate::os::fault::{Point, reach};
 use crate::os::threads::{SchedStat, Whereabouts};
 use crate::sampling::schedule::Tick;
+use crate::sampling::session::IdleThreads;
 use rustc_hash::FxHashMap;
 use std::time::Duration;
 
@@ -25,6 +26,9 @@ const GATED_THREADS: usize = 400;
 /// How often new Python thread states are searched for, ns: a C++ thread may create and delete one
 /// at any time (PyGILState_Ensure), and a thread that was just started has none at first.
 const PYTHON_THREADS_NS: u64 = 5_000_000;
+/// Shortest time between two lists of threads, and between two searches for Python thread states,
+/// where idle threads are followed loosely, ns.
+const LOOSE_LIST_NS: u64 = 1_000_000_000;
 /// Deferred ticks of sleeps that ended during the read after which the thread is stopped.
 const MAX_WOKEN: u32 = 4;
 /// How often a sleeper that woke during a read is looked at again, and read where it sleeps by
@@ -115,16 +119,20 @@ impl Tracer {
             return;
         };
         let is_unchanged = has_not_run(process);
-        if link_count != process.link_count {
+        let (list_ns, states_ns) = match self.options.idle_threads {
+            IdleThreads::Close => (0, PYTHON_THREADS_NS),
+            IdleThreads::Loose => (LOOSE_LIST_NS, LOOSE_LIST_NS),
+        };
+        let is_listing_due = tick.start_ns >= process.listed_ns + list_ns;
+        if link_count != process.link_count && is_listing_due {
+            process.listed_ns = tick.start_ns;
             self.list_threads(index, link_count);
         }
         let process = &mut self.processes[index];
         if process.by_fallback {
             return;
         }
-        if process.interpreter.is_some()
-            && tick.start_ns >= process.python_read_ns + PYTHON_THREADS_NS
-        {
+        if process.interpreter.is_some() && tick.start_ns >= process.python_read_ns + states_ns {
             process.match_python_threads(tick.start_ns);
             self.select_by_python_name(index);
         }
@@ -140,7 +148,8 @@ impl Tracer {
         let (ticks, weight_ns) = (self.accounted_to.ticks, tick.weight_ns());
         let mut gone = false;
         for at in 0..self.processes[index].backoffs.len() {
-            let is_due = self.processes[index].backoffs[at].is_due(ticks, weight_ns);
+            let backoff = self.processes[index].backoffs[at];
+            let is_due = backoff.is_due(ticks, weight_ns, self.options.idle_threads);
             if is_due && !self.needs_no_poll(index, at) {
                 gone |= !self.poll_thread(index, at, tick, candidates);
             }
