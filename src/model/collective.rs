@@ -104,6 +104,25 @@ impl CollectiveCall {
         self.name.is_some()
     }
 
+    /// Whether no rank can leave it before all have arrived. That is so where each needs what all
+    /// others have; the root of a broadcast has sent, and goes on.
+    pub fn ends_together(self) -> bool {
+        matches!(
+            self.name,
+            Some(
+                "all_reduce"
+                    | "all_gather"
+                    | "all_gather_object"
+                    | "all_to_all"
+                    | "reduce_scatter"
+                    | "barrier"
+                    | "monitored_barrier"
+                    | "wait"
+                    | "wait_tensor"
+            )
+        )
+    }
+
     /// `all_reduce (DDP bucket)`.
     pub fn label(self) -> String {
         match (self.name, self.issuer) {

@@ -205,7 +205,7 @@ fn sync_ends(
             .wait
             .is_some_and(|wait| wait.kind.is_for_earlier_work()),
         false => {
-            (profile.facts.collective(sample.collective)).is_some_and(CollectiveCall::has_arrived)
+            (profile.facts.collective(sample.collective)).is_some_and(CollectiveCall::ends_together)
         }
     };
     let mut ends = Vec::new();
