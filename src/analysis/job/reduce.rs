@@ -6,6 +6,7 @@ use crate::analysis::collectives::rendezvous;
 use crate::analysis::dump::ras::kept;
 use crate::analysis::gpu_overlay::device_of;
 use crate::analysis::of_thread;
+use crate::analysis::progress::standstill::{STILL_NS, stood};
 use crate::analysis::progress::{Counting, Step, counting};
 use crate::analysis::summary::parts;
 use crate::analysis::tracks::{self, TrackSummary};
@@ -125,7 +126,12 @@ fn rank(
         rank.energy_j = device.energy_j().map(|(joules, _)| joules);
     }
     rank.pace = pace(profile, id, own, device_of(tracks, id).ok());
-    rank.still = counting.standstill.map(|still| Still {
+    let still = counting.standstill.or_else(|| {
+        // Without a step: where it was when NCCL was asked.
+        let asked = rank.nccl_ras.as_ref().filter(|_| steps.is_empty())?;
+        stood(profile, own, asked.time_ns.saturating_sub(STILL_NS))
+    });
+    rank.still = still.map(|still| Still {
         place: still.at.map(|line| place(profile, line)),
         wait: still.wait.map(|wait| wait.name().to_owned()),
     });
