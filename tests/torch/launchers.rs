@@ -7,7 +7,7 @@ use crate::torchspy;
 use serde_json::Value;
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 
 /// A port that was free.
 fn port() -> String {
@@ -87,7 +87,8 @@ fn ranks_that_ray_starts_are_found_with_their_numbers() {
     let recorders = target.ready.iter().map(|pid| {
         let mut command = torchspy();
         command.args(["record", "--duration", "3s", "--pid", pid]);
-        command.arg("-o").arg(&pattern).spawn().unwrap()
+        command.stderr(Stdio::null()).arg("-o").arg(&pattern);
+        command.spawn().unwrap()
     });
     for mut recorder in recorders.collect::<Vec<_>>() {
         assert!(recorder.wait().unwrap().success());
@@ -114,8 +115,10 @@ fn ranks_that_ray_starts_are_found_with_their_numbers() {
     wait_until("series of both ranks", || {
         let (_, series) = crate::faults::get(&agent.1, "/metrics");
         let has = |rank: u32| {
-            let labels = format!("torchspy_steps_total{{job=\"{job}\",rank=\"{rank}\"");
-            series.contains(&labels)
+            let labels = format!("job=\"{job}\",rank=\"{rank}\"}}");
+            let steps = series.lines();
+            let mut steps = steps.filter(|line| line.starts_with("torchspy_steps_total{"));
+            steps.any(|line| line.contains(&labels))
         };
         has(0) && has(1)
     });
