@@ -7,9 +7,9 @@ use super::threads::read_interpreters;
 use crate::memory::{Memory, read_each};
 
 /// `md_dict` of a module. Source: Objects/moduleobject.c of 3.10, and
-/// Include/internal/pycore_moduleobject.h of 3.11 to 3.15 (`PyModuleObject`).
+/// Include/internal/pycore_moduleobject.h of 3.11 to 3.13 (`PyModuleObject`).
 const MODULE_DICT: u32 = 16;
-/// Maximum number of modules: transformers and what it imports are some 4,000.
+/// Maximum number of modules: Megatron Core and what it imports are some 3,000.
 const MAX_MODULES: usize = 1 << 15;
 
 /// The global variables of the module `name`; `None` if it is not imported. Of the names of all

@@ -627,10 +627,22 @@ fn of_recordings_of_a_process_at_the_same_time_the_longest_counts() {
     short.ranks[0].wall_ns = short.length_ns / 10;
     short.started_wall_ns += short.length_ns / 2;
     short.started_ns += short.length_ns / 2;
+    // Its recorder asked NCCL, and the other one did not.
+    let asked = |time_ns, error: Option<&str>| {
+        let answers = vec![RasSummary {
+            error: error.map(str::to_owned),
+            ..RasSummary::default()
+        }];
+        Some(KeptRas { time_ns, answers })
+    };
+    short.ranks[0].nccl_ras = asked(u64::MAX, None);
+    reductions[2].ranks[0].nccl_ras = asked(0, Some("another recorder asks"));
     // As long but for a little, with more samples.
     let mut dense = reductions[3].clone();
     dense.ranks[0].wall_ns -= dense.ranks[0].wall_ns / 20;
     dense.ranks[0].ticks *= 2;
+    // A step has ended since.
+    reductions[3].ranks[0].nccl_ras = asked(0, None);
     let mut unnamed = reductions.pop().unwrap();
     unnamed.ranks[0].rank = None;
     let mut later = unnamed.clone();
@@ -639,6 +651,8 @@ fn of_recordings_of_a_process_at_the_same_time_the_longest_counts() {
     let job = answers(reductions, None);
     let pids: Vec<i32> = job.ranks.iter().map(|rank| rank.facts.pid).collect();
     assert_eq!(pids, [100, 101, 102, 103, 104, 105, 106, 107]);
+    let answer = |at: usize| job.ranks[at].facts.nccl_ras.clone();
+    assert_eq!((answer(2), answer(3)), (asked(u64::MAX, None), None));
     let left_out = job.left_out.iter();
     let left_out: Vec<String> = left_out
         .map(|each| format!("{}: {}", each.file, each.why))

@@ -25,6 +25,7 @@ pub mod ranks;
 pub mod reduce;
 pub mod stragglers;
 
+use crate::model::nccl_ras::KeptRas;
 use crate::model::reduction::Reduction;
 use clocks::{Clock, clocks, wall_offset_ns};
 use mesh::{Group, Mesh, groups};
@@ -235,7 +236,25 @@ impl Folded {
             )
         });
         let why: BTreeMap<usize, String> = why.collect();
+        shorter
+            .iter()
+            .for_each(|(&at, &longest)| self.hand_over(at, longest));
         self.leave_out_ranks_why(|at, _| why.get(&at).cloned());
+    }
+
+    /// Of several that record a rank one asks NCCL: its answer counts for the other, as long as no
+    /// step has ended since.
+    fn hand_over(&mut self, from: usize, to: usize) {
+        let answers = |kept: &KeptRas| kept.answers.iter().any(|each| each.error.is_none());
+        let given = self.ranks.get(from);
+        let given = given.and_then(|rank| rank.facts.nccl_ras.clone());
+        if let (Some(given), Some(to)) = (given.filter(answers), self.ranks.get_mut(to)) {
+            let facts = &mut to.facts;
+            let last_ns = facts.bins.last().map_or(0, |bin| bin.end_ns);
+            if given.time_ns >= last_ns && !facts.nccl_ras.as_ref().is_some_and(answers) {
+                facts.nccl_ras = Some(given);
+            }
+        }
     }
 
     /// The longest of these; of those that are shorter by a tenth at most the one with the most
