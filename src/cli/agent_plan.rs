@@ -24,6 +24,8 @@ pub(crate) struct AgentPlan {
     /// How long the series of a rank stay after its end.
     pub(crate) keep: Duration,
     pub(crate) hang_after: Duration,
+    /// NCCL is asked when nothing moves for long.
+    pub(crate) ras: bool,
     pub(crate) ring: Option<RingPlan>,
     /// Addresses of http or https.
     pub(crate) pyroscope: Option<String>,
@@ -90,6 +92,7 @@ impl AgentPlan {
             most_trainers: arguments.max_trainers.into(),
             keep: parse_duration_of("--keep", &arguments.keep)?,
             hang_after: parse_duration_of("--hang-after", &arguments.hang_after)?,
+            ras: !arguments.no_ras,
             ring: arguments.ring.map(|folder| RingPlan {
                 folder,
                 length: Duration::from_secs(60 * arguments.ring_minutes),

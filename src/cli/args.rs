@@ -338,6 +338,9 @@ pub(crate) struct AgentArguments {
     /// Path of NVIDIA's libnvidia-ml.so.1, where the loader does not find it
     #[arg(long, value_name = "PATH")]
     pub(crate) nvml_lib: Option<PathBuf>,
+    /// Do not ask NCCL how many collectives the ranks have launched when nothing moves for long
+    #[arg(long)]
+    pub(crate) no_ras: bool,
     /// Keep passwords, tokens and keys in command lines
     #[arg(long)]
     pub(crate) no_redact: bool,

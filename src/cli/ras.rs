@@ -4,7 +4,6 @@
 //! but for that at the end of a recording.
 
 use super::nccl::{ask_sockets, has_threads_of_nccl};
-use super::outputs::RecordingSink;
 use crate::analysis::dump::ras::summary;
 use crate::analysis::progress::standstill::is_long;
 use crate::model::frame::Frame;
@@ -29,23 +28,32 @@ const EVERY_NS: u64 = 30_000_000_000;
 /// How long the end of a recording waits for an answer: those of all sockets of a machine.
 const LONGEST: Duration = Duration::from_secs(20);
 
-/// The sink of a recording, to which answers are added.
-pub(crate) struct RasSink {
-    sink: RecordingSink,
+/// A sink, to which answers are added.
+pub(crate) struct RasSink<S> {
+    sink: S,
     asking: Asking,
     unwritten: Option<KeptRas>,
     /// One in which nothing moves: a segment without its samples does not have it.
     process: Option<ProcessInfo>,
 }
 
-impl RasSink {
-    pub(crate) fn new(sink: RecordingSink) -> Self {
+impl<S> RasSink<S> {
+    /// The sink of one recording, in which an answer is once.
+    pub(crate) fn new(sink: S) -> Self {
         Self {
             sink,
             asking: Asking::default(),
             unwritten: None,
             process: None,
         }
+    }
+
+    /// The sink of recordings of which the earlier ones are removed: each answer is written, also
+    /// where it is that before.
+    pub(crate) fn of_ring(sink: S) -> Self {
+        let mut new = Self::new(sink);
+        new.asking.repeats = true;
+        new
     }
 
     /// The segment with the answer, if there is one.
@@ -73,7 +81,7 @@ impl RasSink {
     }
 }
 
-impl SegmentSink for RasSink {
+impl<S: SegmentSink> SegmentSink for RasSink<S> {
     fn write(&mut self, segment: &Segment) -> io::Result<()> {
         let answer = self.asking.take(segment);
         self.unwritten = answer.or(self.unwritten.take());
@@ -82,6 +90,13 @@ impl SegmentSink for RasSink {
             None => self.sink.write(segment),
         }
     }
+}
+
+/// The answer that was added to a segment.
+pub(crate) fn answered(segment: &Segment) -> Option<KeptRas> {
+    let mut conditions = segment.sideband.conditions.iter().rev();
+    let answer = conditions.find(|each| each.name == facts::NCCL_RAS)?;
+    KeptRas::parse(&answer.value)
 }
 
 /// Decides when NCCL is asked, and keeps what it answered.
@@ -97,6 +112,8 @@ pub(crate) struct Asking {
     /// While nothing moves.
     kept: Option<KeptRas>,
     claims: Vec<Claim>,
+    /// An answer that is the last one's counts as another.
+    repeats: bool,
 }
 
 /// Asks for these processes. Other recorders of the machine do not ask as long as a claim lasts.
@@ -122,6 +139,7 @@ impl Asking {
             asked_ns: None,
             kept: None,
             claims: Vec::new(),
+            repeats: false,
         }
     }
 
@@ -160,7 +178,7 @@ impl Asking {
         (self.under_way, self.claims) = (None, claims);
         let before = self.kept.replace(kept.clone());
         let answers = before.map_or(Vec::new(), |before| before.answers);
-        (answers != kept.answers).then_some(kept)
+        (self.repeats || answers != kept.answers).then_some(kept)
     }
 
     fn begin(&mut self, time_ns: u64) -> Option<Receiver<(KeptRas, Vec<Claim>)>> {

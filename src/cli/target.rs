@@ -14,6 +14,7 @@ use crate::os::process_info::{parse_environment, read_process_info, read_stat};
 use crate::os::program::is_found;
 use crate::os::redaction::Redaction;
 use crate::os::{access, host};
+use crate::sampling::live_environment::current_environment;
 use crate::sampling::session::{SessionError, SessionOptions};
 use crate::torch::job::{JobPlace, USERS_JOB};
 use std::ffi::OsString;
@@ -56,7 +57,7 @@ pub(super) fn place_of(process: &ProcessInfo) -> JobPlace {
 
 /// The facts of a process that may be sampled.
 pub(super) fn attachable(pid: i32, redaction: Redaction) -> Result<ProcessInfo, Failure> {
-    let info = read_process_info(pid, redaction)
+    let mut info = read_process_info(pid, redaction)
         .map_err(|_| hints::session_failure(SessionError::NoSuchProcess(pid)))?;
     if u32::try_from(pid).is_ok_and(|pid| pid == std::process::id()) {
         return Err(Failure::usage(
@@ -77,6 +78,10 @@ pub(super) fn attachable(pid: i32, redaction: Redaction) -> Result<ProcessInfo, 
             pid,
             detail,
         }));
+    }
+    // Ray's workers, and whatever sets its rank itself.
+    if let Some(current) = current_environment(pid) {
+        info.environment = current;
     }
     Ok(info)
 }

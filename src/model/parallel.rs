@@ -29,6 +29,8 @@ named!(
         Environment = "environment",
         /// A `DeviceMesh` of `torch.distributed` in the rank.
         DeviceMesh = "device mesh",
+        /// Global variables of `megatron.core.parallel_state` in the rank.
+        Megatron = "Megatron",
         /// It is not known.
         None = "none",
     }

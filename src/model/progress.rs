@@ -126,6 +126,8 @@ pub mod facts {
     /// The rank's groups along each dimension of a device mesh
     /// ([`text_of`](crate::model::parallel::text_of)).
     pub const DEVICE_MESH: &str = "device_mesh";
+    /// The same of the groups that Megatron Core keeps.
+    pub const PARALLEL_GROUPS: &str = "parallel_groups";
     /// What NCCL reported while no step ended ([`KeptRas`](crate::model::nccl_ras::KeptRas)); the
     /// last one counts.
     pub const NCCL_RAS: &str = "nccl_ras";

@@ -205,7 +205,8 @@ pub fn parse_command(bytes: &[u8], redaction: Redaction) -> Vec<String> {
     }
     let arguments: Vec<String> = bytes
         .split(|&byte| byte == 0)
-        .map(|argument| lossy_prefix(argument, MAX_ARGUMENT_BYTES))
+        // setproctitle fills what is left of the old command line with spaces.
+        .map(|argument| lossy_prefix(argument.trim_ascii_end(), MAX_ARGUMENT_BYTES))
         .collect();
     redaction.command(&arguments)
 }

@@ -257,7 +257,7 @@ pub fn read_entries(
     let head = head.ok_or(ObjectError::Invalid)?;
     memory.read_exact(table.keys, head)?;
     let count = usize::try_from(u64_at(head, count_at)).unwrap_or(usize::MAX);
-    if count > most.min(MAX_ENTRIES) {
+    if count > most {
         return Err(ObjectError::TooLong);
     }
     let (index_bytes, words) = match layout.keys {

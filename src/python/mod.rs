@@ -14,6 +14,7 @@ pub mod frames;
 pub mod layout;
 pub mod line_table;
 pub mod locks;
+pub mod modules;
 pub mod objects;
 pub mod source_regions;
 pub mod thread_name;

@@ -26,8 +26,9 @@ const FIRST_DISCOVERY_NS: u64 = 3_000_000;
 const SLOWEST_DISCOVERY_NS: u64 = 50_000_000;
 const DISCOVERY_PATIENCE_NS: u64 = 10_000_000_000;
 
-struct Opener {
-    pid: i32,
+/// Opens the files that a process has mapped.
+pub(super) struct Opener {
+    pub(super) pid: i32,
 }
 
 impl ModuleOpener for Opener {

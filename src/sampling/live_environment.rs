@@ -1,16 +1,33 @@
 //! A process's current environment: ranks that a program sets for itself after exec are not in
 //! /proc.
 
+use super::image::Opener;
+use super::maps_reader::MapsReader;
 use crate::arch::{Architecture, Machine};
 use crate::elf::names::ElfNames;
 use crate::memory::Memory;
 use crate::native::loaded::LoadedModules;
+use crate::native::modules::ModuleStore;
 use crate::os::process_info::live_environment;
+use crate::os::vm_read::ProcessMemory;
 use rustc_hash::FxHasher;
 use std::hash::Hasher;
+use std::sync::Arc;
 
 /// Most entries that are read.
 const MAX_ENTRIES: u64 = 4096;
+
+/// The allow-listed variables of a process as they are now; `None` if they cannot be read, or if
+/// there are none.
+pub fn current_environment(pid: i32) -> Option<Vec<(String, String)>> {
+    let mut mappings = MapsReader::new(pid).read()?;
+    let program = mappings.first()?.path.clone();
+    mappings.retain(|mapping| mapping.path == program || is_libc(&mapping.path));
+    let memory = ProcessMemory::new(pid);
+    let mut modules = LoadedModules::new(Arc::new(ModuleStore::default()));
+    modules.refresh(&mappings, &Opener { pid }, &memory);
+    LiveEnvironment::default().changed(&modules, &memory)
+}
 
 /// The address of a process's environment, and its fingerprint at the last read.
 #[derive(Debug, Default)]

@@ -17,7 +17,7 @@ mod fallback;
 mod image;
 pub mod inspect;
 mod keeper;
-mod live_environment;
+pub mod live_environment;
 mod maps_reader;
 mod merge;
 mod old_threads;

@@ -55,21 +55,26 @@ const JOBS: &[&str] = &[
     "PALS_APID",
     "PMIX_NAMESPACE",
     "OMPI_MCA_ess_base_jobid",
-    "RAY_JOB_ID",
+    RAYS_JOB,
 ];
+
+/// See [`JOBS`].
+const RAYS_JOB: &str = "RAY_JOB_ID";
 
 /// The user's own name of a job.
 pub const USERS_JOB: &str = "TORCHSPY_JOB";
 
-/// The run's name where torchrun was given none (torch/distributed/run.py, `--rdzv-id`).
-const NO_JOB: &str = "none";
+/// What is no name: torchrun's where it was given none (torch/distributed/run.py, `--rdzv-id`), and
+/// Ray's in workers that were started before their job (`JobID::Nil`, src/ray/common/id.h).
+const NO_JOBS: &[&str] = &["none", "ffffffff"];
 
 /// Options of torchrun for the name of the job, and the number of the node.
 const JOB_OPTIONS: &[&str] = &["--rdzv-id", "--rdzv_id"];
 const NODE_OPTIONS: &[&str] = &["--node-rank", "--node_rank"];
 
 /// Words of a command line that starts ranks. Sources: setup.py of torch 2.15.0 (entry points),
-/// accelerate 1.15, deepspeed.
+/// accelerate 1.15, deepspeed; Open MPI 4.1 and MPICH 4.0 as Debian 12 installs them, whose
+/// `mpirun` is one of these by update-alternatives, and MPICH's proxy on each node.
 const LAUNCHERS: &[&str] = &[
     "torchrun",
     "torch.distributed.run",
@@ -80,6 +85,13 @@ const LAUNCHERS: &[&str] = &[
     "deepspeed",
     "mpirun",
     "mpiexec",
+    "mpirun.openmpi",
+    "mpiexec.openmpi",
+    "orterun",
+    "mpirun.mpich",
+    "mpiexec.mpich",
+    "mpiexec.hydra",
+    "hydra_pmi_proxy",
     "srun",
 ];
 
@@ -134,7 +146,7 @@ impl JobPlace {
 pub fn job_ids(environment: &[(String, String)]) -> Vec<String> {
     let mut ids: Vec<String> = Vec::new();
     for id in JOBS.iter().filter_map(|name| value(environment, name)) {
-        if id != NO_JOB && !id.is_empty() && !ids.iter().any(|known| known == id) {
+        if !NO_JOBS.contains(&id) && !id.is_empty() && !ids.iter().any(|known| known == id) {
             ids.push(id.to_owned());
         }
     }
@@ -145,9 +157,16 @@ pub fn job_ids(environment: &[(String, String)]) -> Vec<String> {
 ///
 /// Ranks of one job may name the host where they meet differently: it counts only where no id does.
 pub fn job_key(environment: &[(String, String)]) -> Option<JobKey> {
-    let ids = job_ids(environment);
+    let mut ids = job_ids(environment);
+    let port = value(environment, "MASTER_PORT");
+    // Some workers of a job of Ray have its id, others were started before it: it counts only where
+    // there is nothing else.
+    if port.is_some() || ids.len() > 1 {
+        let of_ray = value(environment, RAYS_JOB);
+        ids.retain(|id| Some(id.as_str()) != of_ray);
+    }
     let host = value(environment, "MASTER_ADDR").filter(|_| ids.is_empty());
-    let address = value(environment, "MASTER_PORT").map(|port| match host {
+    let address = port.map(|port| match host {
         Some(host) => format!("{host}:{port}"),
         None => format!("port {port}"),
     });
@@ -327,6 +346,7 @@ mod tests {
                 (Some("f1"), [Some(1), Some(2), Some(1), None]),
             ),
             ("RAY_JOB_ID=01000000", (Some("01000000"), [None; 4])),
+            ("RAY_JOB_ID=ffffffff", (None, [None; 4])),
             (
                 "TORCHSPY_JOB=mine JOB_COMPLETION_INDEX=3 RANK=3",
                 (Some("mine"), [Some(3), None, None, Some(3)]),
@@ -388,5 +408,19 @@ mod tests {
         let found = place("", "torchrun train.py --rdzv-id 9 --node-rank 1");
         assert_eq!((found.job, found.node), (None, None));
         assert_eq!(place("", "torchrun --rdzv-id").job, None);
+    }
+
+    #[test]
+    fn ranks_of_ray_are_of_one_job_with_and_without_its_id() {
+        let key = |job: &str| {
+            let variables = format!("{job} MASTER_ADDR=a MASTER_PORT=1 RANK=0 WORLD_SIZE=2");
+            job_key(&environment(&variables)).unwrap()
+        };
+        let keys = ["RAY_JOB_ID=01000000", "RAY_JOB_ID=ffffffff"].map(key);
+        assert!(keys[0].agrees(&keys[1]) && keys[0].address.as_deref() == Some("a:1"));
+        let given = key("RAY_JOB_ID=01000000 TORCHSPY_JOB=mine");
+        assert_eq!(given.ids, ["mine"]);
+        let alone = job_key(&environment("RAY_JOB_ID=01000000")).unwrap();
+        assert_eq!(alone.ids, ["01000000"]);
     }
 }

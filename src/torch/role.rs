@@ -70,7 +70,7 @@ fn ancestors(processes: &[ProcessInfo], of: usize) -> Vec<usize> {
 /// | order | rule | role |
 /// |---|---|---|
 /// | 1 | its stacks show the worker loop | DataLoader worker |
-/// | 2 | resource tracker, fork server, no Python, left out by its rank | other |
+/// | 2 | resource tracker, fork server, no Python and no launcher, left out by its rank | other |
 /// | 3 | the command names a launcher, and nothing was trained, or a child of it trained | launcher; other where it is its parent's command, too: a fork that was not seen to exec |
 /// | 4 | something was trained | trainer |
 /// | 5 | it descends from a process that trained, and did not train | DataLoader worker if that one spawned it by `multiprocessing`, else other |
@@ -158,12 +158,15 @@ fn role_of(
     if fact.worker_loop {
         return worker;
     }
-    if process.is_left_out() || !fact.python || HELPERS.iter().any(|word| has_word(process, word)) {
+    // `mpirun` and `srun` are no Python.
+    let is_launcher = is_launcher_command(&process.command);
+    let is_helper = HELPERS.iter().any(|word| has_word(process, word));
+    if process.is_left_out() || is_helper || !(fact.python || is_launcher) {
         return Role::Other;
     }
     let trained = fact.training_ns > 0;
     // A launcher's imports may look like training for a short time: its children decide.
-    if is_launcher_command(&process.command) && (!trained || child_trained) {
+    if is_launcher && (!trained || child_trained) {
         return match is_copy && !child_trained {
             true => Role::Other,
             false => Role::Launcher,

@@ -616,6 +616,60 @@ fn what_is_no_part_of_the_answer_is_named() {
     );
 }
 
+/// Two agents, or one and `record`. A process without a rank counts once, too.
+#[test]
+fn of_recordings_of_a_process_at_the_same_time_the_longest_counts() {
+    let simulated = Simulated::default();
+    let mut reductions = simulated.reductions();
+    // It began last, and is short.
+    let mut short = reductions[2].clone();
+    short.ranks[0].start_ns += short.length_ns / 2;
+    short.ranks[0].wall_ns = short.length_ns / 10;
+    short.started_wall_ns += short.length_ns / 2;
+    short.started_ns += short.length_ns / 2;
+    // Its recorder asked NCCL, and the other one did not.
+    let asked = |time_ns, error: Option<&str>| {
+        let answers = vec![RasSummary {
+            error: error.map(str::to_owned),
+            ..RasSummary::default()
+        }];
+        Some(KeptRas { time_ns, answers })
+    };
+    short.ranks[0].nccl_ras = asked(u64::MAX, None);
+    reductions[2].ranks[0].nccl_ras = asked(0, Some("another recorder asks"));
+    // As long but for a little, with more samples.
+    let mut dense = reductions[3].clone();
+    dense.ranks[0].wall_ns -= dense.ranks[0].wall_ns / 20;
+    dense.ranks[0].ticks *= 2;
+    // A step has ended since.
+    reductions[3].ranks[0].nccl_ras = asked(0, None);
+    let mut unnamed = reductions.pop().unwrap();
+    unnamed.ranks[0].rank = None;
+    let mut later = unnamed.clone();
+    later.ranks[0].ticks -= 1;
+    reductions.extend([unnamed, short, dense, later]);
+    let job = answers(reductions, None);
+    let pids: Vec<i32> = job.ranks.iter().map(|rank| rank.facts.pid).collect();
+    assert_eq!(pids, [100, 101, 102, 103, 104, 105, 106, 107]);
+    let answer = |at: usize| job.ranks[at].facts.nccl_ras.clone();
+    assert_eq!((answer(2), answer(3)), (asked(u64::MAX, None), None));
+    let left_out = job.left_out.iter();
+    let left_out: Vec<String> = left_out
+        .map(|each| format!("{}: {}", each.file, each.why))
+        .collect();
+    let why = |name: &str, file: &str| {
+        format!("{name} is left out: {file} has more of the same process at the same time")
+    };
+    assert_eq!(
+        left_out,
+        [
+            format!("003.tspy: {}", why("rank 3 (pid 103)", "009.tspy")),
+            format!("008.tspy: {}", why("rank 2 (pid 102)", "002.tspy")),
+            format!("010.tspy: {}", why("pid 107", "007.tspy")),
+        ]
+    );
+}
+
 /// Of jobs with as many ranks the last one is reported.
 #[test]
 fn of_equal_jobs_the_last_is_reported() {

@@ -153,6 +153,76 @@ fn two_jobs_of_one_name_are_two_jobs() {
     assert!(named.any(|request| request.contains(&name)));
 }
 
+/// What `report DIR` has of ranks that two agents sample at the same time, and one of them `record`
+/// besides.
+#[test]
+fn a_rank_that_several_sample_is_reported_once() {
+    let job = format!("agents-{}", std::process::id());
+    let Some(target) = ranks(&job, "29500", "timed") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let agents = [(); 2].map(|()| Agent::start(&job, &["--ring", path]));
+    for agent in &agents {
+        agent.until("nothing is sampled", |text| {
+            let seconds = series(text, "torchspy_phase_seconds_total");
+            let labels: BTreeSet<&str> = seconds
+                .iter()
+                .filter(|&&(_, value)| value > 4.0)
+                .map(|&(labels, _)| labels)
+                .collect();
+            labels.len() == 2
+        });
+    }
+    let mut recorder = Command::new(TORCHSPY);
+    recorder.args([
+        "record",
+        "--duration",
+        "1s",
+        "--pid",
+        &target.ready[0],
+        "-o",
+    ]);
+    let recorded = recorder.arg(folder.path().join("0.tspy")).output().unwrap();
+    assert!(recorded.status.success(), "{recorded:?}");
+    for agent in agents {
+        agent.end();
+    }
+    let report = |options: &[&str]| {
+        let mut command = Command::new(TORCHSPY);
+        let output = command.args(["report", path]).args(options).output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let found: serde_json::Value = serde_json::from_str(&report(&["--json"])).unwrap();
+    let ranks = found["ranks"].as_array().unwrap().iter();
+    let pids = ranks.map(|rank| rank["pid"].to_string());
+    assert_eq!(pids.collect::<Vec<_>>(), target.ready, "{found}");
+    // One of the other agent for each rank, and that of `record`, which is not longer.
+    let left_out = found["left_out"].as_array().unwrap();
+    assert_eq!(left_out.len(), 3, "{found}");
+    for (rank, pid) in target.ready.iter().enumerate() {
+        let begins = format!("rank {rank} (pid {pid}) is left out: ");
+        let of_rank = left_out.iter().filter(|each| {
+            let why = each["why"].as_str().unwrap();
+            why.starts_with(&begins)
+                && why.ends_with(" has more of the same process at the same time")
+        });
+        assert_eq!(of_rank.count(), 2 - rank, "{found}");
+    }
+    let text = report(&[]);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        text.contains("2 of 2 ranks on 1 host, 2 recordings"),
+        "{text}"
+    );
+    let why = "has more of the same process at the same time";
+    assert_eq!(text.matches(why).count(), 3, "{text}");
+}
+
 #[test]
 fn a_sleep_is_no_hang_and_ranks_above_the_limit_have_no_series() {
     let job = format!("agent-sleeps-{}", std::process::id());

@@ -128,6 +128,13 @@ pub fn frameworks_python() -> Option<PathBuf> {
     or_skip(found, reason)
 }
 
+/// The Python that has torch, and Megatron Core upon it.
+pub fn megatron_python() -> Option<PathBuf> {
+    let found = environment("megatron");
+    let reason = "no Megatron Core (scripts/torch-env megatron makes it)";
+    or_skip(found, reason)
+}
+
 /// The Python that has ipykernel and gevent.
 pub fn runtimes_python() -> Option<PathBuf> {
     let found = environment("runtimes");
@@ -185,6 +192,13 @@ pub fn azurite() -> Option<PathBuf> {
     let found = runs.then(|| below(cache(), "azurite-", script));
     let reason = "no Azurite, or no node (scripts/azurite installs the one)";
     or_skip(found.flatten(), reason)
+}
+
+/// A program of a Debian package, where that is installed.
+pub fn debian(name: &str, package: &str) -> Option<PathBuf> {
+    let folders = ["/usr/bin", "/usr/sbin"].map(|folder| PathBuf::from(folder).join(name));
+    let found = folders.into_iter().find(|path| path.exists());
+    or_skip(found, &format!("no {name} (Debian's {package})"))
 }
 
 /// A profiler that torchspy is measured against.

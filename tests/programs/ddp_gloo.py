@@ -1,7 +1,7 @@
 """Two ranks that train with DistributedDataParallel over Gloo.
 
 usage: python -m torch.distributed.run --standalone --nproc-per-node 2 ddp_gloo.py [--seconds 10]
-Without torchrun and srun it starts its ranks itself (--ranks). Each rank prints "ready PID rank R" after its first step and
+Without torchrun, srun and mpirun it starts its ranks itself (--ranks). Each rank prints "ready PID rank R" after its first step and
 "rank R steps N loss L" at the end. --slow-rank makes one rank the straggler that the others wait for. With --workers
 the batches come from DataLoader workers, started by --start-method; --helper has each rank start a program that is no
 Python. With --epochs the ranks share --samples by a DistributedSampler in each epoch.
@@ -19,6 +19,9 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+# What srun, Open MPI's mpirun and MPICH's set.
+LAUNCHERS = [("SLURM_PROCID", "SLURM_NTASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")]
 
 
 class Rows(Dataset):
@@ -103,9 +106,10 @@ def main():
     parser.add_argument("--samples", type=int, default=4096)
     parser.add_argument("--helper", action="store_true", help="a child that is no Python")
     arguments = parser.parse_args()
-    if "SLURM_PROCID" in os.environ and "RANK" not in os.environ:
-        # srun sets no address: MASTER_ADDR and MASTER_PORT are the job script's.
-        os.environ.update(RANK=os.environ["SLURM_PROCID"], WORLD_SIZE=os.environ["SLURM_NTASKS"])
+    # These set no address: MASTER_ADDR and MASTER_PORT are the job script's.
+    for rank, world_size in LAUNCHERS:
+        if rank in os.environ and "RANK" not in os.environ:
+            os.environ.update(RANK=os.environ[rank], WORLD_SIZE=os.environ[world_size])
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
         train(arguments)

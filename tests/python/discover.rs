@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use torchspy::memory::{LayeredMemory, Memory, SnapshotMemory};
 use torchspy::python::discover::{DiscoverError, Interpreter, discover};
 use torchspy::python::frames::{PythonStack, read_stack};
+use torchspy::python::modules::read_module;
+use torchspy::python::objects::read_str;
 use torchspy::python::threads::{GilState, read_gil_holder, read_interpreters, read_threads};
 
 const SLEEP: &str = "
@@ -35,6 +37,7 @@ fn check_version(python: &str) {
     );
     assert!(said.starts_with(&format!("{}.", found.version)));
     assert!(found.version.minor == 10 || found.version_text == said);
+    check_modules(&found, &target.memory());
 
     let mut images = target.images();
     images
@@ -46,6 +49,19 @@ fn check_version(python: &str) {
         (found.version, found.runtime_address)
     );
     assert_eq!((hidden.layout, hidden.code_type), (found.layout, None));
+}
+
+/// A module that was imported has its functions.
+fn check_modules(interpreter: &Interpreter, memory: &dyn Memory) {
+    let variables = read_module(interpreter, "platform", memory)
+        .unwrap()
+        .unwrap();
+    let name = |key| read_str(&interpreter.layout, key, 64, memory);
+    let mut names = variables.iter().map(|each| name(each.key).unwrap());
+    assert!(names.any(|name| name == "python_version"));
+    // As long as the other's name.
+    let missing = read_module(interpreter, "platfoRm", memory).unwrap();
+    assert_eq!(missing, None);
 }
 
 /// Renames symbol tables' types to one that nobody reads.

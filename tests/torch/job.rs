@@ -1,7 +1,7 @@
 //! Ranks under torchrun, each in a recording of its own, answered for as one job.
 
 use crate::faults::{marked, program};
-use crate::installed::{spark_python, tables_python, torch_python};
+use crate::installed::{megatron_python, spark_python, tables_python, torch_python};
 use crate::{STEADY, torchspy};
 use serde_json::Value;
 use std::fs;
@@ -124,6 +124,13 @@ fn the_slow_rank_of_a_job_is_named_with_its_line() {
 
 /// Records four ranks of `mesh_ranks.py`, each by a torchspy of its own.
 fn record_mesh(python: &Path, folder: &Path, options: &[&str]) {
+    // Several seconds: a recorder that has no CPU for some of them finds the mesh in the others.
+    let words = [&["mesh_ranks.py", "--steps", "400"], options].concat();
+    record_four(python, folder, &words);
+}
+
+/// Records four ranks of a program with these arguments, each by a torchspy of its own.
+fn record_four(python: &Path, folder: &Path, words: &[&str]) {
     let pattern = folder.join("{rank}.tspy").display().to_string();
     let torchspy = env!("CARGO_BIN_EXE_torchspy");
     let ran = Command::new(python)
@@ -133,10 +140,8 @@ fn record_mesh(python: &Path, folder: &Path, options: &[&str]) {
         .args(STEADY)
         .args(["-o", &pattern, "--"])
         .arg(python)
-        // Several seconds: a recorder that has no CPU for some of them finds the mesh in the
-        // others.
-        .args([&program("mesh_ranks.py"), "--steps", "400"])
-        .args(options)
+        .arg(program(words[0]))
+        .args(&words[1..])
         .output()
         .unwrap();
     assert!(ran.status.success(), "{}", said(&ran));
@@ -212,6 +217,27 @@ fn a_device_mesh_is_found_behind_the_optimizers_parameters() {
         "{found}"
     );
     assert_eq!(found["groups"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn groups_of_megatron_are_read() {
+    let Some(python) = megatron_python() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    record_four(&python, folder, &["megatron_ranks.py", "--steps", "400"]);
+    let found = json(folder);
+    let expected = ["pp=0, tp=0", "pp=0, tp=1", "pp=1, tp=0", "pp=1, tp=1"];
+    assert_eq!(places(&found), (expected.to_vec(), "Megatron"), "{found}");
+    assert_eq!(found["groups"][1]["name"], "pp=1");
+    assert_eq!(found["groups"][1]["ranks"], serde_json::json!([2, 3]));
+    let text = report(folder, &[]);
+    let line = "parallel groups: pp=2, tp=2 (Megatron)";
+    assert!(text.contains(line), "{text}");
+    let hidden: Value =
+        serde_json::from_str(&report(folder, &["--json", "--confidential"])).unwrap();
+    assert_eq!(places(&hidden), (expected.to_vec(), "Megatron"));
 }
 
 /// The page's queries, over what the report has kept: the slow rank's line comes first, and Spark

@@ -16,6 +16,7 @@ mod compile;
 mod diff;
 mod dump;
 mod job;
+mod launchers;
 mod native;
 mod operators;
 mod py_spy_callers;

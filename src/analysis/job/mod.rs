@@ -25,6 +25,7 @@ pub mod ranks;
 pub mod reduce;
 pub mod stragglers;
 
+use crate::model::nccl_ras::KeptRas;
 use crate::model::reduction::Reduction;
 use clocks::{Clock, clocks, wall_offset_ns};
 use mesh::{Group, Mesh, groups};
@@ -32,6 +33,7 @@ use others::OtherJob;
 use parallel::Parallel;
 use ranks::{Names, Rank, fold};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
 use stragglers::{Compared, compare};
 
 /// Ranks of larger jobs are not all named.
@@ -131,6 +133,7 @@ impl Folded {
     /// Compares the ranks.
     pub fn finish(mut self, mesh: Option<&Mesh>) -> Job {
         let (job, other_jobs) = self.keep_one_job();
+        self.keep_one_of_each_process();
         self.keep_one_of_each_rank();
         self.keep_one_time();
         self.sort_recordings();
@@ -208,6 +211,83 @@ impl Folded {
         (chosen.0, others)
     }
 
+    /// Leaves out all but the longest recording of a process that several recorded at the same
+    /// time: two agents, or one and `record`. A pid is one process's at a time.
+    fn keep_one_of_each_process(&mut self) {
+        let mut of_pid: FxHashMap<(&str, i32), Vec<usize>> = FxHashMap::default();
+        for (at, rank) in self.ranks.iter().enumerate() {
+            let key = (rank.host.as_str(), rank.facts.pid);
+            of_pid.entry(key).or_default().push(at);
+        }
+        let mut shorter: BTreeMap<usize, usize> = BTreeMap::new();
+        for mut same in of_pid.into_values().filter(|same| same.len() > 1) {
+            while let Some(longest) = self.longest(&same) {
+                same.retain(|&at| at != longest);
+                let others = same.iter().filter(|&&at| self.overlap(at, longest));
+                shorter.extend(others.map(|&at| (at, longest)));
+                same.retain(|at| !shorter.contains_key(at));
+            }
+        }
+        let why = shorter.iter().map(|(&at, &longest)| {
+            let file = self.file(longest);
+            (
+                at,
+                format!("{file} has more of the same process at the same time"),
+            )
+        });
+        let why: BTreeMap<usize, String> = why.collect();
+        shorter
+            .iter()
+            .for_each(|(&at, &longest)| self.hand_over(at, longest));
+        self.leave_out_ranks_why(|at, _| why.get(&at).cloned());
+    }
+
+    /// Of several that record a rank one asks NCCL: its answer counts for the other, as long as no
+    /// step has ended since.
+    fn hand_over(&mut self, from: usize, to: usize) {
+        let answers = |kept: &KeptRas| kept.answers.iter().any(|each| each.error.is_none());
+        let given = self.ranks.get(from);
+        let given = given.and_then(|rank| rank.facts.nccl_ras.clone());
+        if let (Some(given), Some(to)) = (given.filter(answers), self.ranks.get_mut(to)) {
+            let facts = &mut to.facts;
+            let last_ns = facts.bins.last().map_or(0, |bin| bin.end_ns);
+            if given.time_ns >= last_ns && !facts.nccl_ras.as_ref().is_some_and(answers) {
+                facts.nccl_ras = Some(given);
+            }
+        }
+    }
+
+    /// The longest of these; of those that are shorter by a tenth at most the one with the most
+    /// samples.
+    fn longest(&self, ranks: &[usize]) -> Option<usize> {
+        let facts = |&at: &usize| Some((at, &self.ranks.get(at)?.facts));
+        let longest_ns = ranks.iter().filter_map(facts);
+        let longest_ns = longest_ns.map(|(_, facts)| facts.wall_ns).max()?;
+        let long = ranks.iter().filter_map(facts);
+        let long = long.filter(|(_, facts)| facts.wall_ns >= longest_ns / 10 * 9);
+        let most = long.max_by_key(|(at, facts)| (facts.ticks, self.file(*at)));
+        most.map(|(at, _)| at)
+    }
+
+    /// The name of a rank's recording.
+    fn file(&self, rank: usize) -> &str {
+        let rank = self.ranks.get(rank);
+        let recording = rank.and_then(|rank| self.recordings.get(rank.recording));
+        recording.map_or("", |recording| &recording.file)
+    }
+
+    /// Whether two ranks were sampled at the same time, by the clock of their host.
+    fn overlap(&self, one: usize, other: usize) -> bool {
+        let time = |at: usize| {
+            let rank = self.ranks.get(at)?;
+            let offset_ns = self.offsets.get(rank.recording).copied().unwrap_or(0);
+            let start_ns = rank.facts.start_ns.saturating_add_signed(offset_ns);
+            Some((start_ns, start_ns.saturating_add(rank.facts.wall_ns)))
+        };
+        let both = time(one).zip(time(other));
+        both.is_some_and(|(one, other)| one.0 < other.1 && other.0 < one.1)
+    }
+
     /// Leaves out earlier recordings of a rank, and earlier processes of it in one recording: it
     /// was started again.
     fn keep_one_of_each_rank(&mut self) {
@@ -272,10 +352,17 @@ impl Folded {
     }
 
     fn leave_out_ranks(&mut self, keeps: impl Fn(&Rank) -> bool, why: &str) {
-        let (kept, dropped): (Vec<Rank>, Vec<Rank>) = std::mem::take(&mut self.ranks)
-            .into_iter()
-            .partition(|rank| keeps(rank));
-        for rank in dropped {
+        self.leave_out_ranks_why(|_, rank| (!keeps(rank)).then(|| why.to_owned()));
+    }
+
+    /// Leaves out the ranks for which there is a reason, by their index.
+    fn leave_out_ranks_why(&mut self, why: impl Fn(usize, &Rank) -> Option<String>) {
+        let mut kept = Vec::new();
+        for (at, rank) in std::mem::take(&mut self.ranks).into_iter().enumerate() {
+            let Some(why) = why(at, &rank) else {
+                kept.push(rank);
+                continue;
+            };
             let file = self.recordings.get(rank.recording);
             let file = file.map_or(String::new(), |recording| recording.file.clone());
             let subject = match rank.facts.rank {

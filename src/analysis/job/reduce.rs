@@ -6,6 +6,7 @@ use crate::analysis::collectives::rendezvous;
 use crate::analysis::dump::ras::kept;
 use crate::analysis::gpu_overlay::device_of;
 use crate::analysis::of_thread;
+use crate::analysis::progress::standstill::{STILL_NS, stood};
 use crate::analysis::progress::{Counting, Step, counting};
 use crate::analysis::summary::parts;
 use crate::analysis::tracks::{self, TrackSummary};
@@ -125,7 +126,12 @@ fn rank(
         rank.energy_j = device.energy_j().map(|(joules, _)| joules);
     }
     rank.pace = pace(profile, id, own, device_of(tracks, id).ok());
-    rank.still = counting.standstill.map(|still| Still {
+    let still = counting.standstill.or_else(|| {
+        // Without a step: where it was when NCCL was asked.
+        let asked = rank.nccl_ras.as_ref().filter(|_| steps.is_empty())?;
+        stood(profile, own, asked.time_ns.saturating_sub(STILL_NS))
+    });
+    rank.still = still.map(|still| Still {
         place: still.at.map(|line| place(profile, line)),
         wait: still.wait.map(|wait| wait.name().to_owned()),
     });
@@ -133,7 +139,7 @@ fn rank(
 }
 
 /// The parallel groups of a rank: those that its environment names, or of the mesh with the most
-/// ranks that was found in it.
+/// ranks that was found in it, or Megatron's if these are as many.
 fn groups(
     profile: &Profile,
     id: ProcessId,
@@ -149,15 +155,22 @@ fn groups(
         return Some((GroupSource::Environment, text_of(&dimensions)));
     }
     let conditions = profile.sideband.conditions.iter();
-    let meshes = conditions.filter(|each| each.process == id && each.name == facts::DEVICE_MESH);
+    let own = conditions.filter(|each| each.process == id);
     let ranks = |dimensions: &[Dimension]| {
         let sizes = dimensions.iter().map(|each| u64::from(each.size()));
         (sizes.fold(1, u64::saturating_mul), dimensions.len())
     };
     // One rank alone is no group.
-    let meshes = meshes.filter_map(|each| parse_dimensions(&each.value));
-    let largest = meshes.max_by_key(|mesh| ranks(mesh))?;
-    (ranks(&largest).0 > 1).then(|| (GroupSource::DeviceMesh, text_of(&largest)))
+    let meshes = own.filter_map(|each| {
+        let source = match each.name.as_str() {
+            facts::DEVICE_MESH => GroupSource::DeviceMesh,
+            facts::PARALLEL_GROUPS => GroupSource::Megatron,
+            _ => return None,
+        };
+        Some((source, parse_dimensions(&each.value)?))
+    });
+    let (source, largest) = meshes.max_by_key(|(source, mesh)| (ranks(mesh), *source))?;
+    (ranks(&largest).0 > 1).then(|| (source, text_of(&largest)))
 }
 
 fn uses_nccl(profile: &Profile, id: ProcessId) -> bool {

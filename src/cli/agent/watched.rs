@@ -10,14 +10,16 @@ use crate::cli::dump_plan::LookPlan;
 use crate::cli::failure::Failure;
 use crate::cli::outputs::resolve_recording;
 use crate::cli::plan::Target;
+use crate::cli::ras::{RasSink, answered};
 use crate::cli::watch_plan::WatchPlan;
 use crate::cli::{hints, messages, target};
 use crate::live::follow::Follower;
 use crate::model::dump::JobKey;
 use crate::model::segment::Segment;
 use crate::os::clock::clock_pair;
+use crate::report::dump::ras::sentence;
 use crate::report::naming::utc;
-use crate::sampling::session::{Session, SessionOptions};
+use crate::sampling::session::{SegmentSink, Session, SessionOptions};
 use crate::torch::job::{JobPlace, job_key};
 use crossbeam_channel::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,6 +46,8 @@ pub(crate) struct Watched {
     label: Option<String>,
     /// Segments of the profile that is sent next.
     unsent: Vec<Segment>,
+    /// What NCCL answered last, as it was printed.
+    nccl: Option<String>,
 }
 
 impl Watched {
@@ -64,8 +68,11 @@ impl Watched {
         );
         let (sink, segments) = LiveSink::new();
         let options = SessionOptions::clone(&plan.options);
-        let session =
-            Session::start(pid, options, Box::new(sink.clone())).map_err(hints::session_failure)?;
+        let to: Box<dyn SegmentSink> = match plan.ras {
+            true => Box::new(RasSink::of_ring(sink.clone())),
+            false => Box::new(sink.clone()),
+        };
+        let session = Session::start(pid, options, to).map_err(hints::session_failure)?;
         let dump = ring.map(|ring| {
             let name = format!("hang-{pid}-{}", utc(run.started_wall_ns));
             ring.folder().join(name)
@@ -77,7 +84,7 @@ impl Watched {
                 locals: false,
                 native: true,
                 nonblocking: true,
-                ras: true,
+                ras: plan.ras,
                 redaction: plan.options.redaction,
                 rules: plan.rules.clone(),
             },
@@ -110,6 +117,7 @@ impl Watched {
             standstill,
             label: None,
             unsent: Vec::new(),
+            nccl: None,
         })
     }
 
@@ -135,6 +143,12 @@ impl Watched {
         while let Ok(segment) = self.segments.try_recv() {
             let stopped_ns = segment.sideband.quality.stops.total_ns();
             let (end_ns, is_last) = (segment.end_ns, segment.last);
+            if let Some(said) = answered(&segment).and_then(|kept| sentence(&kept))
+                && self.nccl.as_ref() != Some(&said)
+            {
+                messages::note(&format!("process {}: {said}", self.pid));
+                self.nccl = Some(said);
+            }
             if !pushes.is_empty() {
                 self.unsent.push(segment.clone());
                 self.send(pushes, segment.last);

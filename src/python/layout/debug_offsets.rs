@@ -117,6 +117,13 @@ const FORMS: [Form; 3] = [
     },
 ];
 
+impl Form {
+    /// The interpreter's group, for entries behind the threads.
+    fn after_threads(&self) -> usize {
+        self.interpreter + if self.has_threads_main { 8 } else { 0 }
+    }
+}
+
 /// Size of a version's table, bytes; `None` if torchspy does not know its form.
 pub fn size_for(version: PythonVersion) -> Option<usize> {
     form_for(version).map(|form| form.size)
@@ -154,6 +161,7 @@ pub fn parse_layout(
         interpreter: InterpreterLayout {
             next: table.at(form.interpreter, 2, "interpreter next")?,
             threads_head: table.at(form.interpreter, 3, "interpreter threads head")?,
+            modules: table.at(form.after_threads(), 5, "interpreter modules")?,
         },
         thread: table.thread()?,
         chain: FrameChain::Shims {
@@ -213,7 +221,7 @@ impl Table<'_> {
     }
 
     fn gil(&self) -> Result<GilLayout, LayoutError> {
-        let group = self.form.interpreter + if self.form.has_threads_main { 8 } else { 0 };
+        let group = self.form.after_threads();
         // The fields are counted from the interpreter state, as if the struct in use were always
         // the one within it.
         let own = self.at(group, 9, "gil")?;

@@ -70,6 +70,8 @@ pub struct InterpreterLayout {
     pub next: u32,
     /// `threads.head` (3.10: `tstate_head`).
     pub threads_head: u32,
+    /// `imports.modules` (up to 3.11: `modules`): the dictionary `sys.modules`.
+    pub modules: u32,
 }
 
 /// `PyThreadState`.
@@ -254,6 +256,8 @@ impl Layout {
             self.interpreter.threads_head,
             MAX_STATE,
         )?;
+        let modules = self.interpreter.modules;
+        pointer("interpreter modules", modules, MAX_STATE)?;
         pointer("thread next", thread.next, MAX_THREAD)?;
         pointer("thread interpreter", thread.interpreter, MAX_THREAD)?;
         pointer("thread id", thread.pthread, MAX_THREAD)?;

@@ -49,6 +49,7 @@ pub const V3_10: Layout = Layout {
     interpreter: InterpreterLayout {
         next: 0,
         threads_head: 8,
+        modules: 856,
     },
     thread: ThreadLayout {
         next: 8,
@@ -102,6 +103,7 @@ pub const V3_11: Layout = Layout {
     interpreter: InterpreterLayout {
         next: 0,
         threads_head: 16,
+        modules: 888,
     },
     thread: ThreadLayout {
         next: 8,
@@ -152,6 +154,7 @@ pub const V3_12: Layout = Layout {
     interpreter: InterpreterLayout {
         next: 0,
         threads_head: 72,
+        modules: 944,
     },
     thread: ThreadLayout {
         next: 8,

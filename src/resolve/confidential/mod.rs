@@ -438,7 +438,7 @@ impl Confidential {
                 name,
                 value,
             } = condition;
-            if name == facts::DEVICE_MESH {
+            if name == facts::DEVICE_MESH || name == facts::PARALLEL_GROUPS {
                 *value = self.mesh(value);
             } else if name == facts::NCCL_RAS {
                 let mut kept = KeptRas::parse(value).unwrap_or_default();

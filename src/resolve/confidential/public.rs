@@ -135,6 +135,7 @@ pub(super) const FACTS: &[&str] = &[
     facts::AFFINITY,
     facts::AUTOCAST,
     facts::DEVICE_MESH,
+    facts::PARALLEL_GROUPS,
     facts::NCCL_RAS,
 ];
 

@@ -1,4 +1,4 @@
-//! Where trainers keep their device meshes and parallel groups: classes and attributes.
+//! Where trainers keep their device meshes and parallel groups: classes, attributes and variables.
 
 /// The class of a device mesh. Source: torch/distributed/device_mesh.py, 2.2 to 2.15 (before 2.2:
 /// torch/distributed/_tensor/device_mesh.py).
@@ -34,3 +34,17 @@ pub const DISTRIBUTED_TENSOR: &str = "DTensor";
 pub const SPEC: &str = "DTensorSpec";
 /// See [`DISTRIBUTED_TENSOR`].
 pub const SPEC_MESH: &str = "mesh";
+
+/// The module of Megatron Core that has the process's parallel groups in global variables.
+pub const PARALLEL_STATE: &str = "megatron.core.parallel_state";
+/// Dimensions, outermost first, and the variables with the ranks of the process's own group along
+/// each: a list of ints, None until `initialize_model_parallel`. `dp` is without `cp`; `ep` divides
+/// `dp`. The default order of the ranks is "tp-cp-ep-dp-pp", innermost first. Source:
+/// megatron/core/parallel_state.py of megatron-core 0.16.1.
+pub const PARALLEL_GROUPS: &[(&str, &str)] = &[
+    ("pp", "_PIPELINE_GLOBAL_RANKS"),
+    ("dp", "_DATA_PARALLEL_GLOBAL_RANKS"),
+    ("cp", "_CONTEXT_PARALLEL_GLOBAL_RANKS"),
+    ("ep", "_EXPERT_MODEL_PARALLEL_RANKS"),
+    ("tp", "_TENSOR_MODEL_PARALLEL_GLOBAL_RANKS"),
+];

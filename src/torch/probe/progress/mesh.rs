@@ -86,7 +86,7 @@ impl ProgressProbe {
         self.mesh_reader(live).of_parameter(parameter)
     }
 
-    fn mesh_reader<'r>(&'r mut self, memory: &'r dyn Memory) -> MeshReader<'r> {
+    pub(super) fn mesh_reader<'r>(&'r mut self, memory: &'r dyn Memory) -> MeshReader<'r> {
         MeshReader {
             reader: &mut self.reader,
             ints: &mut self.ints,
@@ -96,7 +96,7 @@ impl ProgressProbe {
 }
 
 /// Reads objects of a trainer.
-struct MeshReader<'r> {
+pub(super) struct MeshReader<'r> {
     reader: &'r mut Reader,
     ints: &'r mut IntReader,
     memory: &'r dyn Memory,
@@ -170,6 +170,13 @@ impl MeshReader<'_> {
             found.push(Dimension::new(&name, &self.ranks(members.collect())?)?);
         }
         Some(found)
+    }
+
+    /// The ranks in a list or a tuple.
+    pub(super) fn ranks_of(&mut self, sequence: u64) -> Option<Vec<u32>> {
+        let (length, first) = self.reader.sequence(sequence, self.memory).ok()?;
+        let length = length.min(MOST_MEMBERS as u64 + 1);
+        self.ranks((0..length).map(|at| first + at * 8).collect())
     }
 
     /// The ranks behind these pointers.

@@ -10,6 +10,7 @@
 //! unchanged are read with them.
 
 mod attributes;
+mod groups;
 mod mesh;
 mod scan;
 mod tensor;
@@ -28,6 +29,7 @@ use crate::torch::rules::progress::{
     STATE_STEP, STATES, WRAPPED_OPTIMIZER, element_type,
 };
 use attributes::{Attribute, Reader};
+use groups::GroupSearch;
 use mesh::Meshes;
 use rustc_hash::FxHashMap;
 use scan::{Found, Scanner, Use};
@@ -144,10 +146,12 @@ pub struct Searched {
 /// The counters of one process.
 #[derive(Debug)]
 pub struct ProgressProbe {
+    interpreter: Interpreter,
     reader: Reader,
     scanner: Scanner,
     ints: IntReader,
     meshes: Meshes,
+    group_search: GroupSearch,
     threads: FxHashMap<ThreadId, Watched>,
     /// Counters of each object when it was last found.
     known: FxHashMap<(u64, CounterKind), (FoundCounter, CounterId)>,
@@ -156,10 +160,12 @@ pub struct ProgressProbe {
 impl ProgressProbe {
     pub fn new(interpreter: &Interpreter) -> Self {
         Self {
+            interpreter: interpreter.clone(),
             reader: Reader::new(interpreter),
             scanner: Scanner::new(interpreter),
             ints: IntReader::new(interpreter.version.minor),
             meshes: Meshes::default(),
+            group_search: GroupSearch::default(),
             threads: FxHashMap::default(),
             known: FxHashMap::default(),
         }
@@ -275,6 +281,7 @@ impl ProgressProbe {
                     self.watch(thread, found.object, object, watch, counter, &mut intern);
             }
         }
+        searched.conditions.extend(self.groups(now_ns, live));
         let watched = self.threads.entry(thread).or_default();
         let moved = std::mem::take(&mut watched.moved);
         watched.pause_ns = pause_after(watched.pause_ns, searched.changed, moved);
