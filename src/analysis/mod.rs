@@ -48,6 +48,7 @@ pub mod input_queue;
 pub mod intervals;
 pub mod job;
 pub mod late_ranks;
+pub mod memory_growth;
 mod module_groups;
 pub mod modules;
 mod nets;
@@ -68,6 +69,7 @@ use crate::model::profile::{Profile, ProfileSample, Role};
 use collectives::ProcessCollectives;
 use energy::Energy;
 use gpu_overlay::{GpuIdle, NoOverlay};
+use memory_growth::Growth;
 use quality::QualitySummary;
 use slow_rank::{SlowDevice, SlowRank};
 use summary::ProcessSummary;
@@ -95,6 +97,8 @@ pub struct Analysis {
     pub quality: QualitySummary,
     /// Figures of devices and the host.
     pub tracks: TrackSummary,
+    /// Processes whose memory grows, fastest first.
+    pub growing: Vec<Growth>,
     /// Idle time of the device of each rank, and of the primary process, by what its training
     /// thread executed; or why there is none.
     pub gpu_idle: Vec<(ProcessId, Result<GpuIdle, NoOverlay>)>,
@@ -133,6 +137,7 @@ pub fn analyze(profile: &Profile) -> Analysis {
         collectives: collectives::all(profile, &ranks),
         slow_rank: slow_rank::slow_rank(profile, &tracks, &processes),
         slow_device: slow_rank::slow_device(profile, &tracks, &processes),
+        growing: memory_growth::growing(profile, &tracks, &processes),
         processes,
         primary,
         quality: quality::summarize(profile, &ranks),

@@ -6,7 +6,7 @@ use super::feed::Sampled;
 use super::pace::Pace;
 use crate::model::track::TrackKind;
 use crate::os::clock::{monotonic_ns, process_cpu_ns, thread_cpu_ns};
-use crate::os::process_usage::{network_bytes, resident_bytes, storage_bytes};
+use crate::os::process_usage::{network_bytes, resident, storage_bytes, unshared_bytes};
 use crossbeam_channel::RecvTimeoutError;
 use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
@@ -17,6 +17,13 @@ const PERIOD: Duration = Duration::from_millis(500);
 const SHARE_OF_BUDGET: usize = 5;
 /// Most processes that are polled.
 const MAX_PROCESSES: usize = 512;
+
+/// Time between two readings of what a process shares with no other.
+const UNSHARED_PERIOD: Duration = Duration::from_secs(2);
+/// Largest process of which it is read, bytes, and longest time that a reading may take: the kernel
+/// holds the lock of the process's address space meanwhile.
+const UNSHARED_MOST_BYTES: u64 = 2 << 30;
+const UNSHARED_LONGEST: Duration = Duration::from_millis(10);
 
 /// The last reading of a counter.
 #[derive(Clone, Copy)]
@@ -30,6 +37,8 @@ pub(super) struct HostThread {
     ends: Channels,
     batch: Batch,
     last: FxHashMap<(TrackKind, i32), Last>,
+    /// By process when [`TrackKind::Unshared`] is read next; `None` if it is not read any more.
+    unshared: FxHashMap<i32, Option<Instant>>,
 }
 
 impl HostThread {
@@ -38,6 +47,7 @@ impl HostThread {
             ends,
             batch: Batch::new(None),
             last: FxHashMap::default(),
+            unshared: FxHashMap::default(),
         }
     }
 
@@ -75,24 +85,50 @@ impl HostThread {
             self.count(TrackKind::NetworkReceived, &host, received);
             self.count(TrackKind::NetworkSent, &host, sent);
         }
+        let is_sampled = |pid: i32| sampled.iter().any(|process| process.pid == pid);
         self.last
-            .retain(|(_, pid), _| *pid == 0 || sampled.iter().any(|process| process.pid == *pid));
+            .retain(|(_, pid), _| *pid == 0 || is_sampled(*pid));
+        self.unshared.retain(|pid, _| is_sampled(*pid));
     }
 
     fn process(&mut self, process: &Sampled) {
         if let Some(cpu_ns) = process_cpu_ns(process.pid) {
             self.count(TrackKind::Cpu, process, cpu_ns);
         }
-        if let Some(bytes) = resident_bytes(process.pid) {
-            let now_ns = monotonic_ns();
-            let (pid, name) = (process.pid, &process.name);
-            self.batch
-                .put_of(TrackKind::Resident, pid, name, now_ns, now_ns, bytes);
+        if let Some(resident) = resident(process.pid) {
+            self.level(TrackKind::Resident, process, resident.all);
+            self.level(TrackKind::Anonymous, process, resident.anonymous);
+            self.unshared(process, resident.all);
         }
         if let Some((read, written)) = storage_bytes(process.pid) {
             self.count(TrackKind::DiskRead, process, read);
             self.count(TrackKind::DiskWritten, process, written);
         }
+    }
+
+    /// Reads what a process shares with no other, if that is due and not expensive.
+    fn unshared(&mut self, process: &Sampled, resident: u64) {
+        let began = Instant::now();
+        let next = self.unshared.entry(process.pid).or_insert(Some(began));
+        if next.is_none_or(|next| began < next) {
+            return;
+        }
+        let bytes = match resident <= UNSHARED_MOST_BYTES {
+            true => unshared_bytes(process.pid),
+            false => None,
+        };
+        let is_cheap = began.elapsed() <= UNSHARED_LONGEST;
+        *next = (bytes.is_some() && is_cheap).then(|| began + UNSHARED_PERIOD);
+        if let Some(bytes) = bytes {
+            self.level(TrackKind::Unshared, process, bytes);
+        }
+    }
+
+    /// Adds a level that was read now.
+    fn level(&mut self, kind: TrackKind, process: &Sampled, value: u64) {
+        let now_ns = monotonic_ns();
+        let (pid, name) = (process.pid, &process.name);
+        self.batch.put_of(kind, pid, name, now_ns, now_ns, value);
     }
 
     /// Adds the increase of a counter since its last reading.

@@ -62,6 +62,10 @@ named!(
         NetworkReceived = "network_received",
         /// Bytes sent over the network in the window, in the network namespace.
         NetworkSent = "network_sent",
+        /// Resident memory of a process that belongs to no file and is no shared memory, bytes.
+        Anonymous = "anonymous",
+        /// Memory of a process that no other process shares, bytes.
+        Unshared = "unshared",
     }
 );
 
@@ -95,7 +99,11 @@ impl TrackKind {
             | Self::DramActive => TrackUnit::Share,
             Self::Power => TrackUnit::Milliwatts,
             Self::Energy => TrackUnit::Millijoules,
-            Self::MemoryUsed | Self::ProcessMemory | Self::Resident => TrackUnit::Bytes,
+            Self::MemoryUsed
+            | Self::ProcessMemory
+            | Self::Resident
+            | Self::Anonymous
+            | Self::Unshared => TrackUnit::Bytes,
             Self::SmClock | Self::MemoryClock => TrackUnit::Megahertz,
             Self::Throttle => TrackUnit::Bits,
             Self::Temperature => TrackUnit::Celsius,

@@ -11,6 +11,7 @@ pub(crate) mod format;
 mod functions;
 mod gpu_idle;
 pub mod job;
+mod memory;
 mod modules;
 mod operators;
 mod other_jobs;
@@ -129,6 +130,7 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
         None => nothing_sampled(&mut out, &profile.run),
     }
     tracks::tracks(&mut out, profile, analysis);
+    memory::growing(&mut out, profile, analysis, usize::MAX);
     gpu_idle::gpu_idle(&mut out, profile, analysis, options.rows);
     energy::energy(&mut out, profile, analysis);
     processes::others(&mut out, profile, analysis);

@@ -16,6 +16,7 @@ mod gpu_energy;
 mod gpu_overlay;
 mod job;
 mod job_page;
+mod memory;
 mod modules;
 mod operators;
 mod progress;

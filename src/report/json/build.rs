@@ -88,7 +88,7 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
         energy: Some(&analysis.energy)
             .filter(|energy| !energy.devices.is_empty())
             .cloned(),
-        host_use: host(profile, &analysis.tracks),
+        host_use: host(profile, analysis),
         quality: analysis.quality.clone(),
         missing: profile.missing.clone(),
         growing: profile.growing_until_ns.is_some(),

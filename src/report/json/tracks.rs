@@ -1,7 +1,9 @@
 //! The part of the schema about devices and the host. What was not measured is null.
 
 use crate::analysis::Analysis;
+use crate::analysis::memory_growth::Rate;
 use crate::analysis::tracks::{Device, DeviceProcess, Figure, HostProcess, Missing, TrackSummary};
+use crate::model::as_json::name;
 use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
 use crate::model::track::{TrackKind, throttle_names};
@@ -133,10 +135,32 @@ pub struct HostUse {
     pub cpus: Option<f64>,
     /// Peak resident memory.
     pub rss_max_bytes: Option<f64>,
+    /// How its memory grows; null if it does not.
+    pub memory_growth: Option<MemoryGrowth>,
     /// Bytes read from storage.
     pub disk_read_bytes: Option<f64>,
     /// Bytes sent to storage.
     pub disk_written_bytes: Option<f64>,
+}
+
+/// Memory that grew for as long as the recording lasted, without its first quarter.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct MemoryGrowth {
+    /// `anonymous`: it allocates. `unshared`: it copies memory that it shared with the process that
+    /// it was forked from.
+    #[serde(serialize_with = "name")]
+    #[schemars(with = "String")]
+    pub kind: TrackKind,
+    /// By how much.
+    pub bytes: f64,
+    /// In which time.
+    pub seconds: f64,
+    /// Bytes a second.
+    pub per_second: Rate,
+    /// Bytes for each step; null where steps were not timed.
+    pub per_step: Option<Rate>,
+    /// Bytes for each epoch; null where none was complete.
+    pub per_epoch: Option<Rate>,
 }
 
 /// The devices of a profile.
@@ -156,7 +180,8 @@ pub(super) fn gpus_missing(tracks: &TrackSummary) -> Vec<String> {
 }
 
 /// The host; null if its counter tracks were not recorded.
-pub(super) fn host(profile: &Profile, tracks: &TrackSummary) -> Option<Host> {
+pub(super) fn host(profile: &Profile, analysis: &Analysis) -> Option<Host> {
+    let tracks = &analysis.tracks;
     if tracks.processes.is_empty() {
         return None;
     }
@@ -169,20 +194,30 @@ pub(super) fn host(profile: &Profile, tracks: &TrackSummary) -> Option<Host> {
         processes: tracks
             .processes
             .iter()
-            .map(|process| host_use(profile, process))
+            .map(|process| host_use(profile, analysis, process))
             .collect(),
         network_received_bytes: total(TrackKind::NetworkReceived),
         network_sent_bytes: total(TrackKind::NetworkSent),
     })
 }
 
-fn host_use(profile: &Profile, process: &HostProcess) -> HostUse {
+fn host_use(profile: &Profile, analysis: &Analysis, process: &HostProcess) -> HostUse {
+    let mut growing = analysis.growing.iter();
+    let growth = growing.find(|growth| growth.pid == process.pid);
     let figure = |kind| process.figures.iter().find(|figure| figure.kind == kind);
     HostUse {
         pid: process.pid,
         rank: process.process.and_then(|id| profile.pid_and_rank(id).1),
         cpus: figure(TrackKind::Cpu).map(|figure| figure.mean),
         rss_max_bytes: figure(TrackKind::Resident).map(|figure| figure.high),
+        memory_growth: growth.map(|growth| MemoryGrowth {
+            kind: growth.kind,
+            bytes: growth.bytes,
+            seconds: growth.length_ns as f64 / 1e9,
+            per_second: growth.per_second,
+            per_step: growth.per_step,
+            per_epoch: growth.per_epoch,
+        }),
         disk_read_bytes: figure(TrackKind::DiskRead).map(|figure| figure.total),
         disk_written_bytes: figure(TrackKind::DiskWritten).map(|figure| figure.total),
     }

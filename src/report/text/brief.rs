@@ -2,8 +2,8 @@
 
 use super::format::seconds;
 use super::{
-    Detail, TextOptions, collectives, functions, nothing_sampled, operators, processes, progress,
-    sampler, sentence, tables, tracks, verdict, waits, warnings, wrapped,
+    Detail, TextOptions, collectives, functions, memory, nothing_sampled, operators, processes,
+    progress, sampler, sentence, tables, tracks, verdict, waits, warnings, wrapped,
 };
 use crate::analysis::Analysis;
 use crate::model::profile::Profile;
@@ -22,6 +22,8 @@ const RANKS_LEAST: usize = 5;
 const LATE: usize = 2;
 /// Maximum number of listed devices.
 const DEVICES: usize = 2;
+/// Maximum number of processes whose memory grows.
+const GROWING: usize = 2;
 /// Rows below this share of the time are omitted.
 const SMALL: f64 = 0.01;
 /// Lines of a table besides its rows: one is empty, one is its title.
@@ -95,6 +97,9 @@ pub(super) fn brief(profile: &Profile, analysis: &Analysis, options: TextOptions
         }
         parts.push(Part::new(6, 0, |out| {
             tracks::brief(out, profile, analysis, DEVICES);
+        }));
+        parts.push(Part::new(STAYS, 0, |out| {
+            memory::growing(out, profile, analysis, GROWING);
         }));
         parts.push(Part::new(STAYS, 0, |out| {
             progress::brief(out, profile, process)
