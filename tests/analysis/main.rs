@@ -26,6 +26,7 @@ mod scaling;
 mod slow_rank;
 mod speed;
 mod top_view;
+mod trace;
 mod verdict;
 mod verdict_corpus;
 mod verdict_words;
