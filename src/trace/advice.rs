@@ -6,7 +6,7 @@ use super::TraceSummary;
 use serde::Deserialize;
 
 /// A statement below this share of the device's time is not made.
-const WORTH: f64 = 0.01;
+const WORTH: f64 = 0.02;
 /// Elements of 16 bit whose number fills 16 bytes. NVIDIA, "Matrix Multiplication Background User's
 /// Guide", section 3.1 (Tensor Core requirements): until cuBLAS 10.2 tensor cores are used only if
 /// all dimensions are multiples of 16 bytes, later most efficiently then.

@@ -118,7 +118,8 @@ pub struct DeviceTime {
     pub short_kernels: u64,
     /// Of `kernels`, those whose call is known.
     pub known_calls: u64,
-    /// From the start of the call to the start of the kernel, where the device was idle: ns, sorted.
+    /// From the start of the call to the start of the kernel, where the device was idle: ns,
+    /// sorted.
     pub launch_ns: Vec<u64>,
 }
 

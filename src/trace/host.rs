@@ -35,15 +35,7 @@ pub(super) fn sweep(
     calls: &mut Calls,
     idle: &mut Idle,
 ) -> Vec<HostTimes> {
-    let order = |span: &Span| {
-        (
-            span.thread,
-            span.start_ns,
-            Reverse(span.length_ns),
-            span.order,
-        )
-    };
-    trace.spans.sort_unstable_by_key(order);
+    sort(trace);
     let mut sweep = Sweep {
         trace,
         times: vec![HostTimes::default(); trace.host_keys.len()],
@@ -70,6 +62,69 @@ pub(super) fn sweep(
     }
     sweep.close(u64::MAX);
     sweep.times
+}
+
+/// Sorts the spans as a walk needs them, and marks those that are one call with the span around
+/// them: of the same name, and all that it calls. They are overloads that call each other
+/// (`aten::sum` of a list of dimensions and of none), which `key_averages()` counts once, too
+/// (`EventList._remove_dup_nodes` of `torch/autograd/profiler_util.py`).
+fn sort(trace: &mut Trace) {
+    let order = |span: &Span| {
+        (
+            span.thread,
+            span.start_ns,
+            Reverse(span.length_ns),
+            span.order,
+        )
+    };
+    trace.spans.sort_unstable_by_key(order);
+    let mut stack: Vec<Parent> = Vec::new();
+    let mut repeated = Vec::new();
+    let mut close = |parent: Parent, spans: &[Span]| {
+        let key = |index: usize| {
+            let span = spans.get(index)?;
+            let key = trace.host_keys.get(span.key as usize)?;
+            Some((key.kind, key.name.as_str()))
+        };
+        if parent.children == 1 && key(parent.index) == key(parent.child) {
+            repeated.push(parent.child);
+        }
+    };
+    let mut thread = None;
+    for (index, span) in trace.spans.iter().enumerate() {
+        let is_new = thread.replace(span.thread) != Some(span.thread);
+        while let Some(parent) = stack.pop_if(|parent| is_new || parent.end_ns <= span.start_ns) {
+            close(parent, &trace.spans);
+        }
+        if let Some(parent) = stack.last_mut() {
+            parent.children += 1;
+            parent.child = index;
+        }
+        stack.push(Parent {
+            end_ns: span.start_ns + span.length_ns,
+            index,
+            child: index,
+            children: 0,
+        });
+    }
+    while let Some(parent) = stack.pop() {
+        close(parent, &trace.spans);
+    }
+    for index in repeated {
+        trace.spans[index].order = REPEATED;
+    }
+}
+
+/// The order of a span that is one call with the one around it.
+const REPEATED: u32 = u32::MAX;
+
+/// An open span, and how many it calls.
+struct Parent {
+    end_ns: u64,
+    index: usize,
+    /// The last one that it calls.
+    child: usize,
+    children: u32,
 }
 
 struct Open {
@@ -108,12 +163,19 @@ impl Sweep<'_> {
     }
 
     fn open(&mut self, span: &Span, steps: &Steps) {
-        let times = &mut self.times[span.key as usize];
-        times.calls += 1;
-        times.calls_in_steps += u64::from(steps.has(span.start_ns));
-        self.depth[span.key as usize] += 1;
+        let around = self.stack.last().map(|top| top.key);
+        let key = match around.filter(|_| span.order == REPEATED) {
+            Some(key) => key,
+            None => {
+                let times = &mut self.times[span.key as usize];
+                times.calls += 1;
+                times.calls_in_steps += u64::from(steps.has(span.start_ns));
+                span.key
+            }
+        };
+        self.depth[key as usize] += 1;
         self.stack.push(Open {
-            key: span.key,
+            key,
             start_ns: span.start_ns,
             end_ns: span.start_ns + span.length_ns,
         });

@@ -103,7 +103,7 @@ struct Span {
     /// CUPTI's correlation id; 0 for none.
     correlation: u32,
     thread: u32,
-    /// Position in the file.
+    /// Position in the file, until spans are sorted.
     order: u32,
 }
 

@@ -26,7 +26,7 @@ const MOST_NAME: usize = 4096;
 /// Why a file is no trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    #[error("cannot read it: {0}")]
+    #[error(transparent)]
     Io(#[from] io::Error),
     #[error("it is empty")]
     Empty,

@@ -146,8 +146,17 @@ fn own_time_is_without_what_an_operator_calls() {
         // Calls itself: its time counts once.
         op("f", 70.0, 20.0),
         op("f", 75.0, 10.0),
+        op("g", 86.0, 1.0),
+        // Two overloads, one call.
+        op("aten::sum", 92.0, 6.0),
+        op("aten::sum", 93.0, 4.0),
+        op("aten::fill_", 94.0, 1.0),
         step(4, 100.0, 50.0),
         op("aten::addmm", 110.0, 5.0),
+        op("g", 120.0, 1.0),
+        op("g", 122.0, 1.0),
+        op("g", 124.0, 1.0),
+        op("g", 126.0, 1.0),
         // Outside of every step.
         op("aten::addmm", 500.0, 5.0),
     ];
@@ -166,8 +175,13 @@ fn own_time_is_without_what_an_operator_calls() {
     );
     let f = find(&rows, "f");
     assert!(
-        f.calls == 2 && near(f.self_s, 20e-6) && near(f.total_s, 20e-6),
+        f.calls == 2 && near(f.self_s, 19e-6) && near(f.total_s, 20e-6),
         "{f:?}"
+    );
+    let sum = find(&rows, "aten::sum");
+    assert!(
+        sum.calls == 1 && near(sum.self_s, 5e-6) && near(sum.total_s, 6e-6),
+        "{sum:?}"
     );
     assert!(rows.iter().all(|row| !row.name.starts_with("ProfilerStep")));
     assert_eq!(trace.head.base_ns, 1_790_857_026_000_000_000);
@@ -306,6 +320,14 @@ fn collectives_have_bytes_and_bandwidth() {
         near(all_reduce.bus_gb_per_s.unwrap(), 15.0),
         "{all_reduce:?}"
     );
+
+    // gloo's are spans of the host with the shapes of their tensors: 4 kB in 1 ms.
+    let args = json!({"Input Dims": [[1000]], "Input type": ["float"]});
+    let gloo = host("user_annotation", "gloo:all_reduce", 5.0, 1000.0, args);
+    let rows = collectives(&reduced(&file(&[gloo])));
+    assert_eq!((rows[0].calls, rows[0].bytes), (1, Some(4000)));
+    assert!(near(rows[0].algorithm_gb_per_s.unwrap(), 0.004), "{rows:?}");
+    assert_eq!(rows[0].bus_gb_per_s, None);
 
     // Kernels of torch before 2.4 have no arguments: those of the call around the launch count.
     let mut older = cuda();
@@ -463,12 +485,9 @@ fn compressed_files_are_read_and_may_be_cut_too() {
     let mut found = 0;
     for length in 2..packed.len() {
         if let Ok(trace) = read(&packed[..length], Reading::default()) {
-            assert!(
-                trace.losses.cut.is_some() || length + 8 >= packed.len(),
-                "{length}"
-            );
+            let is_cut = trace.losses.cut.is_some();
             let trace = reduce(trace);
-            assert!(calls(&trace) <= all);
+            assert!(calls(&trace) == all || is_cut, "{length}");
             found = found.max(calls(&trace));
         }
     }
@@ -551,6 +570,7 @@ fn a_damaged_event_costs_itself_alone() {
         ("BYTES", "8"),
     ];
     let good = op("aten::mm", 1.0, 2.0).to_string();
+    let later = op("aten::mm", 11.0, 2.0).to_string();
     for template in templates {
         for (damaged, _) in usual {
             for value in values {
@@ -559,7 +579,7 @@ fn a_damaged_event_costs_itself_alone() {
                     let value = if name == damaged { value } else { as_usual };
                     event = event.replace(&format!(": {name}"), &format!(": {value}"));
                 }
-                let file = format!("{{\"traceEvents\": [{good},\n{event},\n{good}]}}");
+                let file = format!("{{\"traceEvents\": [{good},\n{event},\n{later}]}}");
                 let trace = reduced(file.as_bytes());
                 let rows = operators(&trace);
                 assert_eq!(find(&rows, "aten::mm").calls, 2, "{damaged} {value:.40}");
@@ -572,9 +592,10 @@ fn a_damaged_event_costs_itself_alone() {
 #[test]
 fn a_missing_quote_or_bracket_is_survived() {
     let good = op("aten::mm", 1.0, 2.0).to_string();
+    let later = op("aten::mm", 11.0, 2.0).to_string();
     // The quote's string ends with its line; what the event lacks is counted.
     let file = format!(
-        "{{\"traceEvents\": [{good},\n{{\"ph\": \"X\", \"name\": \"a\"b\",\n\"ts\": 1}},\n{good}]}}"
+        "{{\"traceEvents\": [{good},\n{{\"ph\": \"X\", \"name\": \"a\"b\",\n\"ts\": 1}},\n{later}]}}"
     );
     let trace = reduced(file.as_bytes());
     assert_eq!(operators(&trace)[0].calls, 2);
@@ -587,7 +608,7 @@ fn a_missing_quote_or_bracket_is_survived() {
     // One of many megabytes is left out, and what follows is read.
     let long = "x".repeat(3 << 20);
     let file = format!(
-        "{{\"traceEvents\": [{good}, {{\"name\": \"{long}\"}}, {good}], \"z\": \"{long}\"}}"
+        "{{\"traceEvents\": [{good}, {{\"name\": \"{long}\"}}, {later}], \"z\": \"{long}\"}}"
     );
     let trace = reduced(file.as_bytes());
     assert_eq!(operators(&trace)[0].calls, 2);

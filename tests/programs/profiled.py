@@ -5,6 +5,7 @@ usage: profiled.py TRACE SUMS
 
 import json
 import sys
+import time
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
@@ -27,6 +28,7 @@ def main(trace, sums):
     lstm = torch.nn.LSTM(4, 5)
     batches = [torch.randn(n, 3, 8, 8) for n in (4, 2)]
     steps = schedule(wait=1, warmup=1, active=STEPS)
+    stepped = []
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True, schedule=steps) as profiler:
         for _ in range(2 + STEPS):
             for batch in batches:
@@ -38,7 +40,9 @@ def main(trace, sums):
                 torch.nn.functional.linear(batches[0].view(4, -1), torch.ones(7, 192)).sum().item()
             optimizer.step()
             optimizer.zero_grad()
+            before = time.time_ns()
             profiler.step()
+            stepped.append([before, time.time_ns()])
     profiler.export_chrome_trace(trace)
     rows = [
         {
@@ -51,7 +55,8 @@ def main(trace, sums):
         for event in profiler.key_averages(group_by_input_shape=True)
     ]
     with open(sums, "w") as file:
-        json.dump(rows, file)
+        # The window begins at the end of the warm-up.
+        json.dump({"rows": rows, "began": stepped[1]}, file)
     print("done")
 
 

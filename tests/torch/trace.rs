@@ -93,7 +93,7 @@ fn calls_shapes_and_times_are_those_of_torch_profiler() {
     }
     let mut theirs = Sums::new();
     let averages: Value = serde_json::from_slice(&std::fs::read(&sums).unwrap()).unwrap();
-    for row in averages.as_array().unwrap() {
+    for row in averages["rows"].as_array().unwrap() {
         if row["name"] == "ProfilerStep*" {
             assert_eq!(row["calls"], STEPS);
             continue;
@@ -125,6 +125,15 @@ fn calls_shapes_and_times_are_those_of_torch_profiler() {
             "{key:?}: {ours:?} {theirs:?}"
         );
     }
+    // The program's own wall clock around the begin of the window. torch converts its clock to
+    // that one, with an error of some us.
+    const ERROR_NS: u64 = 50_000;
+    let began = report["started_wall_ns"].as_u64().unwrap();
+    let [before, after] = [0, 1].map(|at| averages["began"][at].as_u64().unwrap());
+    assert!(
+        before - ERROR_NS <= began && began <= after + ERROR_NS,
+        "{before} {began} {after}"
+    );
     // One operator of the program, known by hand: two batches a step.
     let product = ours[&(
         "aten::addmm".to_owned(),

@@ -11,6 +11,8 @@ use std::fs::File;
 use std::path::Path;
 use std::process::ExitCode;
 
+const WHAT: &str = "a trace is what prof.export_chrome_trace() or tensorboard_trace_handler() wrote, .json or .json.gz";
+
 pub(crate) fn run(plan: &TracePlan) -> Result<ExitCode, Failure> {
     let trace = open(&plan.file)?;
     for missing in trace.missing() {
@@ -29,14 +31,13 @@ pub(crate) fn run(plan: &TracePlan) -> Result<ExitCode, Failure> {
 pub(super) fn open(path: &Path) -> Result<TraceSummary, Failure> {
     let shown = path.display();
     let file = File::open(path)
-        .map_err(|error| Failure::message(format!("cannot open {shown}: {error}")))?;
+        .map_err(|error| Failure::message(format!("cannot open {shown}: {error}")).hint(WHAT))?;
     let trace = read(file, Reading::default()).map_err(|error| {
         let hint = match error {
-            TraceError::Io(_) => "a folder has one trace for each rank: name one of them",
-            _ => {
-                "a trace is what prof.export_chrome_trace() or tensorboard_trace_handler() wrote, \
-                  .json or .json.gz"
+            TraceError::Io(_) if path.is_dir() => {
+                "it is a folder: name one of its files, which are one for each rank"
             }
+            _ => WHAT,
         };
         Failure::message(format!("cannot read {shown} as a trace: {error}")).hint(hint)
     })?;

@@ -46,7 +46,7 @@ pub struct TraceReport {
     pub trace_kernels: Vec<TracedKernel>,
     /// Copies and memsets, by name and device, by descending time.
     pub trace_copies: Vec<TracedKernel>,
-    /// By arguments, by descending time; those on devices alone.
+    /// By arguments, by descending time.
     pub trace_collectives: Vec<TracedCollective>,
     pub trace_devices: Vec<TracedDevice>,
     /// Idle time of devices before the end of the next launch, by what the launching thread did.

@@ -1,20 +1,21 @@
 //! A trace of torch.profiler, for people.
 
 use super::format::{count, counted, cut, percent, printable, seconds, short_time};
-use super::table::table;
+use super::table::{TextTable, table};
 use super::{By, Detail, TextOptions, WIDTH, line, sentence, wrapped};
 use crate::analysis::traced::{Joined, NotJoined, Traced};
 use crate::model::profile::Profile;
+use crate::report::table::Column;
 use crate::report::tables::trace::collectives::{COLLECTIVES, collectives};
 use crate::report::tables::trace::devices::{IDLE, TracedDevice, devices, idle};
-use crate::report::tables::trace::kernels::{COPIES, KERNELS, copies, kernels};
-use crate::report::tables::trace::operators::{OPERATORS, SHAPES, operators, shapes};
+use crate::report::tables::trace::kernels::{COPIES, KERNELS, copies, details, kernels};
+use crate::report::tables::trace::operators::{OPERATORS, SHAPES, operators, shapes, shown_shapes};
 use crate::report::tables::trace::{SAMPLED_IDLE, sampled_idle};
 use crate::trace::advice::{Advice, Slow, advice};
 use crate::trace::{StepMark, TraceSummary};
 
 /// Rows of tables of devices where only a screen is filled.
-const FEW: usize = 5;
+const FEW: usize = 4;
 
 /// The tables of a trace, which is all that is reported on.
 pub fn render_trace(trace: &TraceSummary, options: TextOptions) -> String {
@@ -144,29 +145,46 @@ fn by_shape(out: &mut String, trace: &TraceSummary, rows: usize) {
         );
         return;
     }
-    table(out, SHAPES, &found, rows);
+    two_lines(out, SHAPES, &found, rows, shown_shapes);
 }
 
-/// Kernels, collectives, copies and idle time.
+/// A table whose rows have a second line, which is set in.
+fn two_lines<R>(
+    out: &mut String,
+    columns: &'static [Column<R>],
+    rows: &[R],
+    most: usize,
+    second: fn(&R) -> String,
+) {
+    let table = TextTable::new(columns, rows);
+    table.head(out);
+    for row in rows.iter().take(most) {
+        table.row(out, row);
+        let text = second(row);
+        if !text.is_empty() {
+            line(out, &cut(&format!("{:>12}{}", "", printable(&text)), WIDTH));
+        }
+    }
+    table.rest(out, rows.get(most..).unwrap_or_default());
+}
+
+/// Collectives, kernels, copies and idle time.
 fn on_devices(out: &mut String, trace: &TraceSummary, rows: usize) {
+    let found = collectives(trace);
+    if !found.is_empty() {
+        line(out, "\nCOLLECTIVES, waits for other ranks included");
+        table(out, COLLECTIVES, &found, rows);
+    }
     if trace.devices.is_empty() {
         line(out, "\nDEVICES  The trace has no event of a device.");
         return;
     }
     line(out, "\nKERNELS");
-    table(out, KERNELS, &kernels(trace), rows);
-    let found = collectives(trace);
-    if !found.is_empty() {
-        line(
-            out,
-            "\nCOLLECTIVES on devices, waits for other ranks included",
-        );
-        table(out, COLLECTIVES, &found, rows);
-    }
+    two_lines(out, KERNELS, &kernels(trace), rows, details);
     let found = copies(trace);
     if !found.is_empty() {
         line(out, "\nCOPIES");
-        table(out, COPIES, &found, rows);
+        two_lines(out, COPIES, &found, rows, details);
     }
     let found = idle(trace);
     if !found.is_empty() {
@@ -176,18 +194,17 @@ fn on_devices(out: &mut String, trace: &TraceSummary, rows: usize) {
 }
 
 fn device_time(out: &mut String, trace: &TraceSummary, device: &TracedDevice) {
-    let name = device.name.as_deref().unwrap_or_default();
+    let name = device.name.as_deref();
+    let name = name.map_or(String::new(), |name| format!(" {}", printable(name)));
     let of = match trace.steps.whole.is_empty() {
         true => "from its first event to its last",
         false => "in whole steps",
     };
-    let title = format!(
-        "\nDEVICE {} {}, {:.2} s {of}",
-        device.device,
-        printable(name),
-        device.window_s
+    let (number, window_s) = (device.device, device.window_s);
+    line(
+        out,
+        &format!("\nDEVICE {number}{name}, {window_s:.2} s {of}"),
     );
-    line(out, &title.replace(" , ", ", "));
     let share = |part_s: f64| percent(part_s / device.window_s.max(1e-9));
     let hidden = match device.communication_s > 0.0 {
         true => format!(
@@ -196,22 +213,20 @@ fn device_time(out: &mut String, trace: &TraceSummary, device: &TracedDevice) {
         ),
         false => String::new(),
     };
-    let late = match device.idle_s > 0.0 {
-        true => format!(
-            "next kernel not launched {}, launched {}",
-            share(device.idle_not_launched_s),
-            share(device.idle_launched_s)
-        ),
-        false => String::new(),
-    };
     for (label, part_s, more) in [
         ("computation", device.compute_s, String::new()),
         ("communication", device.communication_s, hidden),
         ("copies alone", device.copies_s, String::new()),
-        ("idle", device.idle_s, late),
+        ("idle", device.idle_s, String::new()),
+        (
+            "  next not launched",
+            device.idle_not_launched_s,
+            String::new(),
+        ),
+        ("  next launched", device.idle_launched_s, String::new()),
     ] {
-        let text = format!("  {label:<14}{:>9.3} s{:>9}  {more}", part_s, share(part_s));
-        line(out, &cut(text.trim_end(), WIDTH));
+        let text = format!("  {label:<19}{part_s:>9.3} s{:>9}  {more}", share(part_s));
+        line(out, text.trim_end());
     }
     let mut facts = vec![counted(device.kernels, "kernel")];
     facts.extend(
@@ -226,8 +241,8 @@ fn device_time(out: &mut String, trace: &TraceSummary, device: &TracedDevice) {
     sentence(out, "  ", &facts.join(", "));
     if let (Some(median), Some(high)) = (device.launch_latency_us, device.launch_latency_p95_us) {
         let text = format!(
-            "launch latency while idle: median {median:.1} us, 95 % below {high:.1} us ({})",
-            counted(device.launch_latencies, "launch")
+            "launch latency while it was idle: median {median:.1} us, 95 % below {high:.1} us, of {} launches",
+            count(device.launch_latencies)
         );
         sentence(out, "  ", &text);
     }

@@ -1,7 +1,7 @@
 //! Kernels, copies and memsets of a trace.
 
 use super::per_step;
-use crate::report::table::{Column, Cut, In, Kind, Value};
+use crate::report::table::{Column, In, Kind, Value};
 use crate::trace::{DeviceKind, KernelTimes, TraceSummary};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -55,31 +55,29 @@ const TOTAL: Col = Col::new(Kind::Milliseconds, "total_s", "ms", |row| {
 .adds_up();
 const TOTAL_S: Col = Col::data(Kind::Seconds, "total_s", |row| row.total_s.into());
 const MEAN: Col = Col::new(Kind::Number, "mean_us", "mean us", |row| row.mean_us.into());
-const NAME: Col = Col::new(Kind::Text, "name", "kernel", |row| (&row.name).into()).cut(Cut::End);
-const CALLER: Col = Col::new(Kind::Text, "launched_by", "launched by", |row| {
+const SHOWN: Col = Col::words("kernel", |row| short_name(&row.name).into());
+const NAME: Col = Col::data(Kind::Text, "name", |row| (&row.name).into());
+const CALLER: Col = Col::data(Kind::Text, "launched_by", |row| {
     row.launched_by.as_ref().into()
-})
-.width(24);
+});
 const DEVICE: Col = Col::data(Kind::Id, "device", |row| row.device.into());
-const STREAMS: Col = Col::new(Kind::Text, "streams", "stream", |row| {
-    let streams: Vec<String> = row.streams.iter().map(u64::to_string).collect();
-    Value::text(&streams.join(" "))
-})
-.width(6);
-const GRID: Col = Col::new(Kind::Text, "grid", "grid", |row| row.grid.as_ref().into()).width(12);
+const STREAMS: Col = Col::data(Kind::Text, "streams", |row| {
+    Value::text(&numbers(&row.streams))
+});
 
 pub const KERNELS: &[Col] = &[
     CALLS,
     PER_STEP,
     TOTAL,
     MEAN,
-    STREAMS,
-    CALLER,
+    SHOWN,
     NAME,
-    GRID.only(In::Data),
+    CALLER,
+    Col::data(Kind::Count, "callers", |row| row.callers.into()),
+    STREAMS,
+    Col::data(Kind::Text, "grid", |row| row.grid.as_ref().into()),
     Col::data(Kind::Text, "block", |row| row.block.as_ref().into()),
     Col::data(Kind::Count, "grids", |row| row.grids.into()),
-    Col::data(Kind::Count, "callers", |row| row.callers.into()),
     DEVICE,
     TOTAL_S,
 ];
@@ -94,14 +92,57 @@ pub const COPIES: &[Col] = &[
     .only(In::Text)
     .adds_up(),
     Col::new(Kind::Number, "gb_per_s", "GB/s", |row| row.gb_per_s.into()),
-    STREAMS,
-    CALLER,
-    NAME.named("copy"),
+    SHOWN.named("copy"),
+    NAME,
     Col::data(Kind::Text, "kind", |row| row.kind.into()),
     Col::data(Kind::Count, "bytes", |row| row.bytes.into()),
+    CALLER,
+    STREAMS,
     DEVICE,
     TOTAL_S,
 ];
+
+fn numbers(streams: &[u64]) -> String {
+    let streams: Vec<String> = streams.iter().map(u64::to_string).collect();
+    streams.join(" ")
+}
+
+/// A kernel's name without what is the same in most: its result, arguments and namespaces.
+fn short_name(name: &str) -> String {
+    let mut short = name.strip_prefix("void ").unwrap_or(name).to_owned();
+    for namespace in ["(anonymous namespace)::", "at::native::", "at::", "c10::"] {
+        short = short.replace(namespace, "");
+    }
+    let mut depth = 0_u32;
+    let arguments = short.find(|character| {
+        match character {
+            '<' => depth += 1,
+            '>' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        character == '(' && depth == 0
+    });
+    // The names of copies end in parentheses as well: `Memcpy DtoD (Device -> Device)`.
+    let is_copy = short.starts_with("Mem");
+    short.truncate(arguments.filter(|_| !is_copy).unwrap_or(short.len()));
+    short
+}
+
+/// `by aten::mm, stream 7, grid [8, 1, 1], block [128, 1, 1]`.
+pub(crate) fn details(row: &TracedKernel) -> String {
+    let mut parts = Vec::new();
+    parts.extend(row.launched_by.as_ref().map(|name| format!("by {name}")));
+    parts.push(match row.streams.len() {
+        1 => format!("stream {}", numbers(&row.streams)),
+        _ => format!("streams {}", numbers(&row.streams)),
+    });
+    parts.extend(row.grid.as_ref().map(|grid| format!("grid {grid}")));
+    parts.extend(row.block.as_ref().map(|block| format!("block {block}")));
+    if row.grids > 1 {
+        parts.push(format!("{} more", row.grids - 1));
+    }
+    parts.join(", ")
+}
 
 /// Kernels by descending time.
 pub fn kernels(trace: &TraceSummary) -> Vec<TracedKernel> {

@@ -1,7 +1,7 @@
 //! Operators of a trace.
 
 use super::per_step;
-use crate::report::table::{Column, Cut, In, Kind, Value};
+use crate::report::table::{Column, In, Kind};
 use crate::trace::{HostKey, HostKind, TraceSummary};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -16,6 +16,7 @@ pub struct TracedOperator {
     /// `operator` (nodes of autograd's graph as well), `annotation` (`record_function`, optimizers
     /// and others) or `runtime` (calls of CUDA).
     pub kind: &'static str,
+    /// Overloads of one name that only call each other are one call, as in `key_averages()`.
     pub calls: u64,
     /// Over whole steps; null without any.
     pub calls_per_step: Option<f64>,
@@ -56,7 +57,11 @@ const DEVICE: Col = Col::new(Kind::Milliseconds, "device_s", "device ms", |row| 
 .width(10)
 .only(In::Text)
 .adds_up();
-const NAME: Col = Col::new(Kind::Text, "name", "operator", |row| (&row.name).into()).cut(Cut::End);
+const SHOWN: Col = Col::words("operator", |row| match row.kind {
+    "annotation" => format!("annotation: {}", row.name).into(),
+    _ => (&row.name).into(),
+});
+const NAME: Col = Col::data(Kind::Text, "name", |row| (&row.name).into());
 const KIND: Col = Col::data(Kind::Text, "kind", |row| row.kind.into());
 const SELF_S: Col = Col::data(Kind::Seconds, "self_s", |row| row.self_s.into());
 const TOTAL_S: Col = Col::data(Kind::Seconds, "total_s", |row| row.total_s.into());
@@ -64,7 +69,7 @@ const DEVICE_S: Col = Col::data(Kind::Seconds, "device_s", |row| row.device_s.in
 
 /// Summed over shapes.
 pub const OPERATORS: &[Col] = &[
-    CALLS, PER_STEP, SELF, TOTAL, DEVICE, NAME, KIND, SELF_S, TOTAL_S, DEVICE_S,
+    CALLS, PER_STEP, SELF, TOTAL, DEVICE, SHOWN, NAME, KIND, SELF_S, TOTAL_S, DEVICE_S,
 ];
 
 /// By shapes and types.
@@ -74,8 +79,8 @@ pub const SHAPES: &[Col] = &[
     SELF,
     TOTAL,
     DEVICE,
+    SHOWN,
     NAME,
-    Col::words("input shapes and types", shown_shapes),
     KIND,
     SELF_S,
     TOTAL_S,
@@ -84,13 +89,13 @@ pub const SHAPES: &[Col] = &[
     Col::data(Kind::Text, "types", |row| row.types.as_ref().into()),
 ];
 
-/// `[8,16] float, [16] float`: inputs that are tensors.
-fn shown_shapes(row: &TracedOperator) -> Value {
+/// `float [8,16] [16]`: inputs that are tensors, with their types.
+pub(crate) fn shown_shapes(row: &TracedOperator) -> String {
     let shapes = row.shapes.as_deref().unwrap_or_default();
     let types = row.types.as_deref().unwrap_or_default();
     let types: Vec<String> = serde_json::from_str(types).unwrap_or_default();
     let Ok(shapes) = serde_json::from_str::<Vec<serde_json::Value>>(shapes) else {
-        return Value::text(shapes);
+        return shapes.to_owned();
     };
     let mut shown: Vec<String> = Vec::new();
     let mut last_type = "";
@@ -107,7 +112,7 @@ fn shown_shapes(row: &TracedOperator) -> Value {
         });
         last_type = kind;
     }
-    Value::text(&shown.join(" "))
+    shown.join(" ")
 }
 
 /// Operators, annotations and calls of CUDA by name, by descending own time.
@@ -160,7 +165,7 @@ fn add(row: &mut TracedOperator, other: &TracedOperator) {
 
 /// `None` for steps, which contain all others.
 fn row(trace: &TraceSummary, index: usize, key: &HostKey) -> Option<TracedOperator> {
-    let times = trace.host.get(index)?;
+    let times = trace.host.get(index).filter(|times| times.calls > 0)?;
     if key.name.starts_with("ProfilerStep#") {
         return None;
     }
