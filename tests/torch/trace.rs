@@ -1,10 +1,10 @@
 //! A trace of torch.profiler itself, read by torchspy, against torch's own sums of the same events.
 
 use crate::native_live::torch_python;
-use crate::torchspy;
+use crate::{record, torchspy};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::process::{Command, Stdio};
+use std::path::Path;
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/profiled.py");
 /// As in the program.
@@ -45,26 +45,15 @@ fn calls_shapes_and_times_are_those_of_torch_profiler() {
     };
     let folder = tempfile::tempdir().unwrap();
     // torch writes it compressed if its name says so.
-    let (trace, sums) = (
-        folder.path().join("t.json.gz"),
-        folder.path().join("s.json"),
-    );
-    let ran = Command::new(python)
-        .arg(PROGRAM)
-        .args([&trace, &sums])
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.success(), "{said}");
-    assert!(
-        String::from_utf8_lossy(&ran.stdout).ends_with("done\n"),
-        "{said}"
-    );
+    let files = ["t.json.gz", "s.json"].map(|name| folder.path().join(name));
+    let [trace, sums] = &files;
+    let words = [python.as_path(), Path::new(PROGRAM), trace, sums];
+    let words = words.map(|word| word.to_str().unwrap());
+    let recorded = record(&words);
 
     let report = torchspy()
         .args(["report", "--json", "--trace-file"])
-        .arg(&trace)
+        .arg(trace)
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&report.stderr);
@@ -92,7 +81,7 @@ fn calls_shapes_and_times_are_those_of_torch_profiler() {
         assert!((per_step * STEPS as f64 - calls).abs() < 1e-6, "{row}");
     }
     let mut theirs = Sums::new();
-    let averages: Value = serde_json::from_slice(&std::fs::read(&sums).unwrap()).unwrap();
+    let averages: Value = serde_json::from_slice(&std::fs::read(sums).unwrap()).unwrap();
     for row in averages["rows"].as_array().unwrap() {
         if row["name"] == "ProfilerStep*" {
             assert_eq!(row["calls"], STEPS);
@@ -140,4 +129,30 @@ fn calls_shapes_and_times_are_those_of_torch_profiler() {
         "[[16],[4,288],[288,16],[],[]]".to_owned(),
     )];
     assert_eq!(product.0, STEPS);
+
+    // Beside the recording of the same process: all of the trace is within it.
+    let beside = torchspy()
+        .args(["report", "--json"])
+        .arg(recorded.path())
+        .arg("--trace-file")
+        .arg(trace)
+        .output()
+        .unwrap();
+    let beside: Value = serde_json::from_slice(&beside.stdout).unwrap();
+    let traced = &beside["traced"];
+    assert_eq!(traced["not_joined"], Value::Null);
+    assert_eq!(traced["process"], beside["primary"]);
+    assert_eq!(traced["trace_shapes"], report["trace_shapes"]);
+    let [common_s, duration_s] =
+        ["common_s", "duration_s"].map(|key| traced[key].as_f64().unwrap());
+    assert!(
+        (common_s - duration_s).abs() < 1e-6,
+        "{common_s} of {duration_s} s"
+    );
+    for sampled in beside["ops"].as_array().unwrap() {
+        let mut rows = report["trace_operators"].as_array().unwrap().iter();
+        let row = rows.find(|row| row["name"] == sampled["name"]);
+        let calls = row.map_or(&Value::Null, |row| &row["calls_per_step"]);
+        assert_eq!(&sampled["calls_per_step"], calls, "{sampled}");
+    }
 }

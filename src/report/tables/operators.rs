@@ -28,7 +28,8 @@ pub struct Operator {
     /// Own time as a share of the thread's wall time.
     pub share: Share,
     /// Calls per whole step in a trace of torch.profiler of the same process and time
-    /// (--trace-file); null without one.
+    /// (--trace-file); absent without one: samples do not count calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub calls_per_step: Option<f64>,
     /// The phase with the most of its own time.
     pub phase: String,

@@ -43,8 +43,8 @@ pub const COLLECTIVES: &[Col] = &[
     })
     .width(7)
     .adds_up(),
-    Col::new(Kind::Number, "bytes", "MB", |row| {
-        row.bytes.map(|bytes| bytes as f64 / 1e6).into()
+    Col::new(Kind::Number, "bytes", "kB", |row| {
+        row.bytes.map(|bytes| bytes as f64 / 1e3).into()
     })
     .width(8)
     .only(In::Text),
