@@ -27,3 +27,4 @@ pub mod resolve;
 pub mod sampling;
 pub mod top;
 pub mod torch;
+pub mod trace;

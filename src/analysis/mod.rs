@@ -21,6 +21,7 @@
 //! | [`timeline`] | samples by time, for these three |
 //! | [`tracks`] | figures of devices and the host over time |
 //! | [`gpu_overlay`] | idle time of devices by what the host executed |
+//! | [`traced`] | a trace of torch.profiler beside the recording |
 //! | [`energy`] | energy of devices, by run, rank, epoch, step and phase |
 //! | [`verdict`] | what the run is bound by |
 //! | [`quality`] | how good the samples are, and what they cost |
@@ -60,6 +61,7 @@ pub mod slow_rank;
 pub mod summary;
 pub mod threads;
 pub mod timeline;
+pub mod traced;
 pub mod tracks;
 pub mod verdict;
 pub mod waits;
@@ -73,6 +75,7 @@ use memory_growth::Growth;
 use quality::QualitySummary;
 use slow_rank::{SlowDevice, SlowRank};
 use summary::ProcessSummary;
+use traced::Traced;
 use tracks::TrackSummary;
 use verdict::Verdict;
 use waits::ProcessWaits;
@@ -106,6 +109,8 @@ pub struct Analysis {
     pub energy: Energy,
     /// What the run is bound by; `None` if the primary process is not a trainer.
     pub verdict: Option<Verdict>,
+    /// The trace of torch.profiler that the user named.
+    pub traced: Option<Traced>,
 }
 
 impl Analysis {
@@ -131,6 +136,7 @@ pub fn analyze(profile: &Profile) -> Analysis {
     let tracks = tracks::summarize(profile);
     let mut analysis = Analysis {
         verdict: None,
+        traced: None,
         gpu_idle: gpu_overlay::all(profile, &tracks, &ranks),
         energy: energy::energy(profile, &tracks, &ranks),
         waits: waits::all(profile, &ranks),

@@ -472,14 +472,19 @@ const REPORT_AFTER_HELP: &str = "\
 Examples:
   torchspy report run.tspy
   torchspy report run.tspy --by op --top 30
+  torchspy report --trace-file trace.json.gz   # calls, shapes and kernels of torch.profiler
   torchspy report runs/42                      # all ranks of a job: which one is late?
   torchspy report runs/42 --mlflow http://127.0.0.1:5000";
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportArguments {
     /// The recording; or the folder of all recordings of a job
-    #[arg(value_name = "FILE|DIR")]
-    pub(crate) file: PathBuf,
+    #[arg(value_name = "FILE|DIR", required_unless_present = "trace_file")]
+    pub(crate) file: Option<PathBuf>,
+    /// A trace of torch.profiler (.json or .json.gz), alone or beside a recording: calls and shapes
+    /// of operators, kernels, copies
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace_file: Option<PathBuf>,
     /// Print JSON, by the schema in docs/schema
     #[arg(long)]
     pub(crate) json: bool,
@@ -1051,6 +1056,10 @@ pub(crate) enum ReportByName {
     Line,
     /// What the training thread waited for, and collectives
     Wait,
+    /// Operators by shapes of their inputs (--trace-file)
+    Shape,
+    /// Kernels and copies of devices (--trace-file)
+    Kernel,
 }
 
 pub(crate) use clap_complete::Shell;

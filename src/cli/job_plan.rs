@@ -56,7 +56,7 @@ impl JobPlan {
         }
     }
 
-    pub(super) fn new(arguments: ReportArguments) -> Result<Self, Failure> {
+    pub(super) fn new(folder: PathBuf, arguments: ReportArguments) -> Result<Self, Failure> {
         let of_one = [
             ("--itwinai", arguments.itwinai),
             ("--top", arguments.top.is_some()),
@@ -67,7 +67,7 @@ impl JobPlan {
             ("--by", arguments.by.is_some()),
             ("--github-summary", arguments.github_summary),
         ];
-        refuse(&of_one, "report", &arguments.file)?;
+        refuse(&of_one, "report", &folder)?;
         Ok(Self {
             json: arguments.json,
             html: arguments.html,
@@ -78,7 +78,7 @@ impl JobPlan {
             rules: Rules::read(arguments.attribution.rules.as_deref())?,
             confidential: arguments.confidential.confidential,
             mlflow: MlflowPlan::new(arguments.mlflow)?,
-            folder: arguments.file,
+            folder,
         })
     }
 }

@@ -49,6 +49,7 @@ mod sources;
 mod steering;
 mod target;
 mod terminal;
+mod trace_plan;
 mod trainers;
 mod transport;
 mod trigger;
@@ -100,6 +101,7 @@ fn dispatch(mut plan: Plan) -> Result<ExitCode, Failure> {
         Plan::Agent(plan) => commands::agent::run(*plan),
         Plan::Record(plan) => commands::record::run(*plan),
         Plan::Report(plan) => commands::report::run(&plan),
+        Plan::ReportTrace(plan) => commands::report_trace::run(&plan),
         Plan::ReportJob(plan) => commands::report_job::run(&plan),
         Plan::ConvertJob(plan) => commands::report_job::convert(&plan),
         Plan::Convert(plan) => commands::convert::run(&plan),

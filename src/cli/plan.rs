@@ -3,8 +3,8 @@
 use super::agent_plan::AgentPlan;
 use super::args::{
     Arguments, AttributionArguments, ByName, ChildrenName, ColorName, ConvertArguments,
-    DrawingArguments, IntervalArguments, RecordArguments, ReportByName, SamplingArguments, Shell,
-    SnapshotArguments, Subcommands, TopArguments,
+    DrawingArguments, IntervalArguments, RecordArguments, ReportArguments, ReportByName,
+    SamplingArguments, Shell, SnapshotArguments, Subcommands, TopArguments,
 };
 use super::commands::install_py_spy::InstallPySpyPlan;
 use super::commands::py_spy_dump::PySpyDumpPlan;
@@ -26,6 +26,7 @@ use super::output_pattern;
 use super::regions;
 use super::rules::Rules;
 use super::scaling_plan::ScalingPlan;
+use super::trace_plan::{self, ReportTable, TracePlan};
 use super::watch_plan::WatchPlan;
 use crate::analysis::progress::window::StepRange;
 use crate::gpu::select::GpuChoice;
@@ -33,12 +34,12 @@ use crate::model::region::Region;
 use crate::report::flamegraph::Colours;
 use crate::report::folded::PySpyForm;
 use crate::report::page::Editor;
-use crate::report::tables::{self, Make};
 use crate::report::text::{self, Detail, TextOptions};
 use crate::report::view::{By, Idle, ViewOptions};
 use crate::sampling::session::{IdleThreads, SEGMENT, SessionOptions};
 use regex::Regex;
 use std::ffi::OsString;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -50,6 +51,7 @@ pub(crate) enum Plan {
     Agent(Box<AgentPlan>),
     Record(Box<RecordPlan>),
     Report(ReportPlan),
+    ReportTrace(TracePlan),
     ReportJob(JobPlan),
     Convert(ConvertPlan),
     ConvertJob(JobConvertPlan),
@@ -176,7 +178,9 @@ pub(crate) struct ReportPlan {
     pub(crate) json: bool,
     pub(crate) html: bool,
     /// A table, printed alone as CSV.
-    pub(crate) csv: Option<Make>,
+    pub(crate) csv: Option<ReportTable>,
+    /// A trace of torch.profiler beside the recording.
+    pub(crate) trace: Option<PathBuf>,
     /// What of the text is printed.
     pub(crate) text: TextOptions,
     /// `None`: the whole recording.
@@ -280,57 +284,7 @@ impl Plan {
     pub(crate) fn new(arguments: Arguments) -> Result<Self, Failure> {
         Ok(match arguments.command {
             Subcommands::Record(arguments) => Plan::Record(Box::new(RecordPlan::new(arguments)?)),
-            Subcommands::Report(arguments) if is_job(&arguments.file) => {
-                Plan::ReportJob(JobPlan::new(arguments)?)
-            }
-            Subcommands::Report(arguments) if arguments.mesh.is_some() => {
-                return Err(Failure::usage(
-                    format!(
-                        "--mesh is of a job, and {} is no folder",
-                        arguments.file.display()
-                    ),
-                    "torchspy report DIR for all recordings of a job",
-                ));
-            }
-            Subcommands::Report(arguments) => Plan::Report(ReportPlan {
-                regions: regions::parse(&arguments.attribution.region)?,
-                rules: Rules::read(arguments.attribution.rules.as_deref())?,
-                file: arguments.file,
-                json: arguments.json,
-                html: arguments.html,
-                interval: interval_of(&arguments.interval)?,
-                confidential: arguments.confidential.confidential,
-                mlflow: MlflowPlan::new(arguments.mlflow)?,
-                github_summary: match arguments.github_summary {
-                    true => Some(github_summary::path_of_step()?),
-                    false => None,
-                },
-                csv: arguments.csv.as_deref().map(table).transpose()?,
-                text: TextOptions {
-                    // A number of rows implies that the tables are wanted.
-                    detail: match arguments.full || arguments.top.is_some() {
-                        true => Detail::Full,
-                        false => Detail::Brief,
-                    },
-                    itwinai: arguments.itwinai,
-                    rows: arguments.top.unwrap_or(TextOptions::default().rows),
-                    by: arguments.by.map(|by| match by {
-                        ReportByName::Op => text::By::Operator,
-                        ReportByName::Module => text::By::Module,
-                        ReportByName::Phase => text::By::Phase,
-                        ReportByName::Step => text::By::Step,
-                        ReportByName::Line => text::By::Line,
-                        ReportByName::Wait => text::By::Wait,
-                    }),
-                    ..TextOptions::default()
-                },
-                steps: (arguments.skip_steps.is_some() || arguments.steps.is_some()).then(|| {
-                    StepRange {
-                        skip: arguments.skip_steps.unwrap_or(0),
-                        count: arguments.steps,
-                    }
-                }),
-            }),
+            Subcommands::Report(arguments) => report(arguments)?,
             Subcommands::Convert(arguments) if is_job(&arguments.file) => {
                 Plan::ConvertJob(JobConvertPlan::new(arguments)?)
             }
@@ -386,7 +340,8 @@ impl Plan {
     /// Recordings that are read, and folders of them.
     pub(crate) fn inputs(&mut self) -> Vec<&mut PathBuf> {
         match self {
-            Plan::Report(plan) => vec![&mut plan.file],
+            Plan::Report(plan) => iter::once(&mut plan.file).chain(&mut plan.trace).collect(),
+            Plan::ReportTrace(plan) => vec![&mut plan.file],
             Plan::ReportJob(plan) => vec![&mut plan.folder],
             Plan::Convert(plan) => vec![&mut plan.file],
             Plan::ConvertJob(plan) => vec![&mut plan.job.folder],
@@ -396,6 +351,74 @@ impl Plan {
             _ => Vec::new(),
         }
     }
+}
+
+/// The plan of `report`: of a recording, of a job's, or of a trace alone.
+fn report(mut arguments: ReportArguments) -> Result<Plan, Failure> {
+    let (file, trace) = match (arguments.file.take(), arguments.trace_file.take()) {
+        (None, trace) => {
+            let plan = TracePlan::new(trace.unwrap_or_default(), &arguments)?;
+            return Ok(Plan::ReportTrace(plan));
+        }
+        (Some(file), trace) => (file, trace),
+    };
+    match trace {
+        Some(_) => trace_plan::refuse_beside(&arguments, is_job(&file))?,
+        None => trace_plan::refuse_without(&arguments)?,
+    }
+    if is_job(&file) {
+        return Ok(Plan::ReportJob(JobPlan::new(file, arguments)?));
+    }
+    if arguments.mesh.is_some() {
+        return Err(Failure::usage(
+            format!("--mesh is of a job, and {} is no folder", file.display()),
+            "torchspy report DIR for all recordings of a job",
+        ));
+    }
+    Ok(Plan::Report(ReportPlan {
+        regions: regions::parse(&arguments.attribution.region)?,
+        rules: Rules::read(arguments.attribution.rules.as_deref())?,
+        file,
+        json: arguments.json,
+        html: arguments.html,
+        interval: interval_of(&arguments.interval)?,
+        confidential: arguments.confidential.confidential,
+        mlflow: MlflowPlan::new(arguments.mlflow)?,
+        github_summary: match arguments.github_summary {
+            true => Some(github_summary::path_of_step()?),
+            false => None,
+        },
+        csv: arguments
+            .csv
+            .as_deref()
+            .map(|name| trace_plan::table(name, trace.is_some()))
+            .transpose()?,
+        trace,
+        text: TextOptions {
+            // A number of rows implies that the tables are wanted.
+            detail: match arguments.full || arguments.top.is_some() {
+                true => Detail::Full,
+                false => Detail::Brief,
+            },
+            itwinai: arguments.itwinai,
+            rows: arguments.top.unwrap_or(TextOptions::default().rows),
+            by: arguments.by.map(|by| match by {
+                ReportByName::Op => text::By::Operator,
+                ReportByName::Module => text::By::Module,
+                ReportByName::Phase => text::By::Phase,
+                ReportByName::Step => text::By::Step,
+                ReportByName::Line => text::By::Line,
+                ReportByName::Wait => text::By::Wait,
+                ReportByName::Shape => text::By::Shape,
+                ReportByName::Kernel => text::By::Kernel,
+            }),
+            ..TextOptions::default()
+        },
+        steps: (arguments.skip_steps.is_some() || arguments.steps.is_some()).then(|| StepRange {
+            skip: arguments.skip_steps.unwrap_or(0),
+            count: arguments.steps,
+        }),
+    }))
 }
 
 /// Whether an argument is the recordings of a job, not one recording.
@@ -578,16 +601,6 @@ pub(super) fn interval(
         ));
     }
     Ok(Some((from_ns, to_ns)))
-}
-
-fn table(name: &str) -> Result<Make, Failure> {
-    tables::named(name).ok_or_else(|| {
-        let names: Vec<&str> = tables::TABLES.iter().map(|(name, _)| *name).collect();
-        Failure::usage(
-            format!("no table is called `{name}`"),
-            format!("these are: {}", names.join(", ")),
-        )
-    })
 }
 
 fn session_options(arguments: SamplingArguments, rules: &Rules) -> Result<SessionOptions, Failure> {
@@ -923,6 +936,13 @@ mod tests {
             "snapshot 4242 -o -",
             "convert a.tspy -o - -f html --open",
             "report a.tspy --from 5s --to 4s",
+            "report a.tspy --by shape",
+            "report a.tspy --csv trace_shapes",
+            "report a.tspy --trace-file t.json --html",
+            "report a.tspy --trace-file t.json --csv nothing",
+            "report --trace-file t.json --by module",
+            "report --trace-file t.json --steps 3",
+            "report --trace-file t.json --csv operators",
             "report a.tspy --to 0",
             "report a.tspy --from soon",
             "convert a.tspy -o a.svg --from 5s --to 4s",

@@ -14,6 +14,7 @@ pub mod modules;
 pub mod operators;
 pub mod progress;
 pub mod scaling;
+pub mod trace;
 pub mod tracks;
 pub mod verdict;
 
@@ -140,6 +141,10 @@ pub struct Report {
     pub gpu_idle_missing: Vec<NoIdle>,
     /// Energy of devices; null if none has a counter.
     pub energy: Option<Energy>,
+    /// A trace of torch.profiler (--trace-file); absent without one. Its times are those of a
+    /// process that torch.profiler slowed down.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traced: Option<trace::TracedBeside>,
     /// Use of the host by processes; null if it was not recorded.
     pub host_use: Option<tracks::Host>,
     /// The sampler's figures.

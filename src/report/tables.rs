@@ -16,6 +16,7 @@ pub mod processes;
 pub mod scaling;
 pub mod steps;
 pub mod threads;
+pub mod trace;
 pub mod waits;
 
 use super::table::Sheet;

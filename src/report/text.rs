@@ -22,6 +22,7 @@ mod sampler;
 pub mod scaling;
 pub(crate) mod table;
 mod tables;
+pub mod trace;
 pub(crate) mod tracks;
 mod verdict;
 mod waits;
@@ -79,6 +80,10 @@ pub enum By {
     Line,
     /// Waits and collectives.
     Wait,
+    /// Operators by shapes of their inputs, of a trace.
+    Shape,
+    /// Kernels and copies of devices, of a trace.
+    Kernel,
 }
 
 impl Default for TextOptions {
@@ -98,6 +103,14 @@ pub(crate) const WIDTH: usize = 80;
 
 /// The summary of a profile. Control characters are removed from all text of the target.
 pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptions) -> String {
+    let mut out = of_recording(profile, analysis, options);
+    if let Some(traced) = &analysis.traced {
+        trace::beside(&mut out, profile, traced, options);
+    }
+    out
+}
+
+fn of_recording(profile: &Profile, analysis: &Analysis, options: TextOptions) -> String {
     if options.detail != Detail::Full && options.by.is_none() {
         return brief::brief(profile, analysis, options);
     }
@@ -181,9 +194,10 @@ fn alone(out: &mut String, profile: &Profile, analysis: &Analysis, by: By) {
                 waits::waits(out, profile, analysis, ALL);
                 collectives::collectives(out, profile, analysis, ALL);
             }
+            By::Shape | By::Kernel => {}
         }
     }
-    if out.len() == before {
+    if out.len() == before && !matches!(by, By::Shape | By::Kernel) {
         out.push_str("\nNOTHING OF THIS KIND\n");
         sentence(
             out,

@@ -26,6 +26,8 @@ mod scaling;
 mod slow_rank;
 mod speed;
 mod top_view;
+mod trace;
+mod traced;
 mod verdict;
 mod verdict_corpus;
 mod verdict_words;

@@ -17,6 +17,7 @@ use torchspy::recording::reader::Recording;
 use torchspy::report::json::diff::{diff_schema, render_diff_json};
 use torchspy::report::json::job::{job_schema, render_job_json};
 use torchspy::report::json::scaling::scaling_schema;
+use torchspy::report::json::trace::trace_schema;
 use torchspy::report::json::{render_json, schema};
 use torchspy::resolve::{Names, resolve};
 use torchspy::torch::rules::RuleSet;
@@ -49,6 +50,7 @@ fn the_schemas_in_docs_are_those_of_the_code() {
         ("diff", diff_schema()),
         ("job", job_schema()),
         ("scaling", scaling_schema()),
+        ("trace", trace_schema()),
     ] {
         let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
         assert_generated(&format!("docs/schema/{name}.json"), &text);

@@ -23,6 +23,7 @@ mod py_spy_callers;
 mod ring;
 mod roles;
 mod scaling;
+mod trace;
 mod waits;
 mod watch;
 

@@ -19,6 +19,7 @@ pub(crate) mod py_spy_dump;
 pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod report_job;
+pub(crate) mod report_trace;
 pub(crate) mod rules;
 mod rules_of;
 pub(crate) mod scaling;

@@ -2,18 +2,25 @@
 
 use super::convert::is_same_file;
 use super::log_mlflow;
+use super::report_trace;
+use crate::analysis::analyze;
 use crate::analysis::progress::window::{restrict, restrict_to};
+use crate::analysis::traced::traced;
 use crate::cli::failure::Failure;
 use crate::cli::formats::Format;
 use crate::cli::objects::fetch::{address_of, shown};
 use crate::cli::outputs;
 use crate::cli::plan::{Drawing, ReportPlan};
 use crate::cli::rules::Rules;
+use crate::cli::trace_plan::ReportTable;
 use crate::cli::{github_summary, hints, messages, regions};
 use crate::model::profile::Profile;
 use crate::model::region::Region;
 use crate::model::seconds;
+use crate::report::csv;
+use crate::report::json::render_json;
 use crate::report::naming::so_far;
+use crate::report::text::render_summary;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -32,11 +39,14 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
         restrict_to_interval(&mut profile, interval)?;
     }
     let mut text = Vec::new();
-    match plan.csv {
-        Some(table) => outputs::table(&profile, table, &mut text)?,
-        None if plan.html => Format::Page.render(&profile, &Drawing::default(), &mut text)?,
-        None if plan.json => outputs::json(&profile, &mut text)?,
-        None => outputs::summary(&profile, plan.text, &mut text)?,
+    match (&plan.trace, plan.csv) {
+        (Some(trace), csv) => beside(&profile, trace, csv, plan, &mut text)?,
+        (None, Some(ReportTable::Recording(table))) => {
+            outputs::table(&profile, table, &mut text)?;
+        }
+        _ if plan.html => Format::Page.render(&profile, &Drawing::default(), &mut text)?,
+        _ if plan.json => outputs::json(&profile, &mut text)?,
+        _ => outputs::summary(&profile, plan.text, &mut text)?,
     }
     messages::data(|out| out.write_all(&text))?;
     if let Some(summary) = &plan.github_summary {
@@ -54,6 +64,30 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
         log_mlflow::recording(mlflow, &plan.file, &profile, plan.confidential.is_some())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The report of a recording with a trace of torch.profiler beside it.
+fn beside(
+    profile: &Profile,
+    trace: &Path,
+    csv: Option<ReportTable>,
+    plan: &ReportPlan,
+    text: &mut Vec<u8>,
+) -> Result<(), Failure> {
+    let trace = report_trace::open(trace)?;
+    if let Some(ReportTable::Trace(table)) = csv {
+        text.extend(csv::render(&table(&trace)).into_bytes());
+        return Ok(());
+    }
+    let mut analysis = analyze(profile);
+    analysis.traced = Some(traced(profile, trace));
+    let written = match csv {
+        Some(ReportTable::Recording(table)) => csv::render(&table(profile, &analysis)),
+        _ if plan.json => render_json(profile, &analysis).map_err(anyhow::Error::from)?,
+        _ => render_summary(profile, &analysis, plan.text),
+    };
+    text.extend(written.into_bytes());
+    Ok(())
 }
 
 /// Restricts a profile to an interval, ns since its start, and notes that.

@@ -88,6 +88,7 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
         energy: Some(&analysis.energy)
             .filter(|energy| !energy.devices.is_empty())
             .cloned(),
+        traced: super::trace::beside(profile, analysis),
         host_use: host(profile, analysis),
         quality: analysis.quality.clone(),
         missing: profile.missing.clone(),

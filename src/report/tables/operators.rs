@@ -7,6 +7,7 @@ use crate::analysis::operators::{OperatorTime, Site};
 use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
 use crate::report::table::{Column, In, Kind, Value};
+use crate::report::tables::trace::operators::{TracedOperator, operators as traced_operators};
 use crate::report::text::format::{place_of, printable};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -26,6 +27,10 @@ pub struct Operator {
     pub total_s: f64,
     /// Own time as a share of the thread's wall time.
     pub share: Share,
+    /// Calls per whole step in a trace of torch.profiler of the same process and time
+    /// (--trace-file); absent without one: samples do not count calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calls_per_step: Option<f64>,
     /// The phase with the most of its own time.
     pub phase: String,
     /// Own time by phase.
@@ -62,13 +67,29 @@ const SELF: Col = Col::new(Kind::Seconds, "self_s", "self s", |row| row.self_s.i
 const SHARE: Col = Col::new(Kind::Share, "share", "self %", |row| row.share.into()).adds_up();
 const SHOWN: Col = Col::words("operator (sampled: calls are not counted)", shown_name);
 
+const TOTAL: Col = Col::new(Kind::Seconds, "total_s", "total s", |row| {
+    row.total_s.into()
+});
+
+/// Text, beside a trace.
+pub const TRACED: &[Col] = &[
+    SELF,
+    TOTAL,
+    SHARE,
+    Col::new(Kind::Number, "calls_per_step", "calls/step", |row| {
+        row.calls_per_step.into()
+    })
+    .width(11),
+    SHOWN.named("operator (times sampled, calls traced)"),
+];
 pub const OPERATORS: &[Col] = &[
     SELF,
-    Col::new(Kind::Seconds, "total_s", "total s", |row| {
-        row.total_s.into()
-    }),
+    TOTAL,
     SHARE,
     SHOWN,
+    Col::data(Kind::Number, "calls_per_step", |row| {
+        row.calls_per_step.into()
+    }),
     Col::data(Kind::Text, "name", |row| (&row.name).into()),
     Col::data(Kind::Text, "named_by", |row| row.named_by.into()),
     Col::data(Kind::Text, "phase", |row| (&row.phase).into()),
@@ -152,10 +173,25 @@ pub fn operators(
 ) -> Vec<Operator> {
     let table = analysis.primary().map(|process| &process.operators);
     let operators = table.into_iter().flat_map(|table| &table.operators);
-    operators
-        .take(most)
-        .map(|each| operator(profile, each, most_sites))
-        .collect()
+    let calls = calls_per_step(analysis);
+    let rows = operators.take(most).map(|each| Operator {
+        calls_per_step: calls.get(&each.name).copied(),
+        ..operator(profile, each, most_sites)
+    });
+    rows.collect()
+}
+
+/// Calls per step by operator, from a trace of the primary process.
+fn calls_per_step(analysis: &Analysis) -> BTreeMap<String, f64> {
+    let primary = analysis.primary().map(|process| process.process);
+    let traced = analysis.traced.as_ref();
+    let traced = traced.filter(|traced| {
+        let joined = traced.joined.as_ref();
+        joined.is_ok_and(|joined| Some(joined.process) == primary)
+    });
+    let rows = traced.map_or_else(Vec::new, |traced| traced_operators(&traced.trace));
+    let calls = |row: TracedOperator| Some((row.name, row.calls_per_step?));
+    rows.into_iter().filter_map(calls).collect()
 }
 
 /// The call sites of all operators.
@@ -184,6 +220,7 @@ fn operator(profile: &Profile, time: &OperatorTime, most_sites: usize) -> Operat
         self_s: seconds(time.self_ns),
         total_s: seconds(time.total_ns),
         share: time.share,
+        calls_per_step: None,
         phase: main_phase.to_owned(),
         phases: phases
             .into_iter()

@@ -7,7 +7,7 @@ use crate::analysis::Analysis;
 use crate::analysis::summary::ProcessSummary;
 use crate::model::profile::Profile;
 use crate::report::tables::operators::operators as rows_of;
-use crate::report::tables::operators::{BRIEF, OPERATORS, Operator};
+use crate::report::tables::operators::{BRIEF, OPERATORS, Operator, TRACED};
 
 /// Maximum number of call sites listed per operator.
 const MOST_SITES: usize = 2;
@@ -31,7 +31,9 @@ pub(super) fn operators(out: &mut String, profile: &Profile, analysis: &Analysis
         "wall time of the training thread"
     };
     line(out, &format!("\nOPERATORS, {whose}"));
-    let table = TextTable::new(OPERATORS, &shown);
+    let has_calls = shown.iter().any(|row| row.calls_per_step.is_some());
+    let columns = if has_calls { TRACED } else { OPERATORS };
+    let table = TextTable::new(columns, &shown);
     table.head(out);
     for operator in shown.iter().take(rows) {
         table.row(out, operator);

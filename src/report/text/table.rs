@@ -165,6 +165,8 @@ pub(crate) fn cell(kind: Kind, value: &Value) -> String {
         }
         (Kind::Percent, Value::Number(number)) => percent(*number),
         (Kind::Points, Value::Number(number)) => format!("{:.1}", number * 100.0),
+        // A sum.
+        (Kind::Count, Value::Number(number)) => count(number.round() as u64),
         (_, Value::Number(number)) => joules(*number),
     }
 }

@@ -1,0 +1,144 @@
+//! A trace of torch.profiler beside the recording of the same process: what the host's samples show
+//! while a device was idle.
+//!
+//! Kineto writes CLOCK_REALTIME: `baseTimeNanoseconds` plus the time of an event. A recording has
+//! pairs of that clock and its own.
+
+use super::of_thread;
+use crate::model::category::Phase;
+use crate::model::facts::Line;
+use crate::model::ids::{ProcessId, ThreadId};
+use crate::model::process::ThreadInfo;
+use crate::model::profile::{Profile, Role};
+use crate::trace::{IdleThread, TraceSummary};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// A trace, and how it relates to the recording.
+#[derive(Clone, Debug)]
+pub struct Traced {
+    pub trace: TraceSummary,
+    /// The traced process, and what its samples add; else why they add nothing.
+    pub joined: Result<Joined, NotJoined>,
+}
+
+/// Why a trace is reported alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotJoined {
+    /// No process of the recording has its pid or rank.
+    OtherProcess,
+    /// The recording has no sample of that time.
+    OtherTime,
+}
+
+/// What both have of the same process at the same time.
+#[derive(Clone, Debug)]
+pub struct Joined {
+    pub process: ProcessId,
+    /// The time that both have, CLOCK_MONOTONIC.
+    pub window: (u64, u64),
+    /// Idle time of devices before the end of the next launch, within `window`.
+    pub idle_ns: u64,
+    /// The part of `idle_ns` of which there are samples, by the phase and the line that the
+    /// launching thread was at, by descending time.
+    pub at: Vec<(Phase, Option<Line>, u64)>,
+}
+
+/// Relates a trace to a recording.
+pub fn traced(profile: &Profile, trace: TraceSummary) -> Traced {
+    let joined = join(profile, &trace);
+    Traced { trace, joined }
+}
+
+fn join(profile: &Profile, trace: &TraceSummary) -> Result<Joined, NotJoined> {
+    let process = process(profile, trace).ok_or(NotJoined::OtherProcess)?;
+    let at = |ns: u64| monotonic_ns(profile, trace.head.base_ns.checked_add(ns)?);
+    let bounds = at(trace.window.0).zip(at(trace.window.1));
+    let (start, end) = bounds.ok_or(NotJoined::OtherTime)?;
+    let window = (start.max(profile.start_ns), end.min(profile.end_ns));
+    if window.0 >= window.1 {
+        return Err(NotJoined::OtherTime);
+    }
+    let mut sums: BTreeMap<(Phase, Option<Line>), u64> = BTreeMap::new();
+    let mut idle_ns = 0;
+    for thread in &trace.idle_threads {
+        let gaps = thread.gaps.iter().filter_map(|&(from, to)| {
+            let gap = (at(from)?.max(window.0), at(to)?.min(window.1));
+            (gap.0 < gap.1).then_some(gap)
+        });
+        let gaps: Vec<(u64, u64)> = gaps.collect();
+        idle_ns += gaps.iter().map(|(from, to)| to - from).sum::<u64>();
+        if let Some(thread) = sampled_thread(profile, process, thread) {
+            add_samples(profile, thread, &gaps, &mut sums);
+        }
+    }
+    let mut at: Vec<(Phase, Option<Line>, u64)> = sums
+        .into_iter()
+        .map(|((phase, line), ns)| (phase, line, ns))
+        .collect();
+    at.sort_by_key(|&(.., ns)| Reverse(ns));
+    Ok(Joined {
+        process,
+        window,
+        idle_ns,
+        at,
+    })
+}
+
+/// The process with the trace's pid; in a container pids differ: then the one with its rank.
+fn process(profile: &Profile, trace: &TraceSummary) -> Option<ProcessId> {
+    let all = || profile.processes.iter().enumerate();
+    let id = |(index, _)| ProcessId::from_index(index);
+    let pid = trace.head.pid.and_then(|pid| i32::try_from(pid).ok());
+    let by_pid = all().find(|(_, process)| Some(process.info.pid) == pid);
+    let rank = trace.head.rank.and_then(|rank| u32::try_from(rank).ok());
+    let is_rank = |role: Role| rank.is_some() && role.rank() == rank;
+    let by_rank = || all().find(|(_, process)| is_rank(process.role));
+    by_pid.or_else(by_rank).map(id)
+}
+
+/// The thread that launched, or else the training thread.
+fn sampled_thread(profile: &Profile, process: ProcessId, thread: &IdleThread) -> Option<ThreadId> {
+    let mut threads = profile.threads.iter();
+    let is_it = |other: &ThreadInfo| {
+        other.process == process && u64::try_from(other.tid).ok() == thread.tid
+    };
+    let found = threads.position(is_it);
+    let found = found.map(ThreadId::from_index);
+    found.or(profile.process(process)?.training_thread)
+}
+
+fn add_samples(
+    profile: &Profile,
+    thread: ThreadId,
+    gaps: &[(u64, u64)],
+    sums: &mut BTreeMap<(Phase, Option<Line>), u64>,
+) {
+    let mut gaps = gaps.iter().peekable();
+    for sample in of_thread(profile, thread) {
+        let (start, end) = (sample.start_ns, sample.start_ns + sample.weight_ns);
+        while let Some(&&(from, to)) = gaps.peek() {
+            let common = to.min(end).saturating_sub(from.max(start));
+            if common > 0 {
+                let line = profile.facts.line(sample.stack);
+                *sums.entry((sample.phase, line)).or_default() += common;
+            }
+            if to > end {
+                break;
+            }
+            gaps.next();
+        }
+    }
+}
+
+/// CLOCK_MONOTONIC at a time of the wall clock.
+fn monotonic_ns(profile: &Profile, wall_ns: u64) -> Option<u64> {
+    let mut at_ns = profile.start_ns;
+    // The second time with the pair of clocks that was read nearest to it.
+    for _ in 0..2 {
+        let there = i128::from(profile.wall_ns(at_ns)?);
+        let at = i128::from(at_ns) + i128::from(wall_ns) - there;
+        at_ns = u64::try_from(at).ok()?;
+    }
+    Some(at_ns)
+}

@@ -1,0 +1,45 @@
+//! `torchspy report --trace-file FILE`.
+
+use crate::cli::failure::Failure;
+use crate::cli::messages;
+use crate::cli::trace_plan::TracePlan;
+use crate::report::csv;
+use crate::report::json::trace::render_trace_json;
+use crate::report::text::trace::render_trace;
+use crate::trace::{Reading, TraceError, TraceSummary, read, reduce};
+use std::fs::File;
+use std::path::Path;
+use std::process::ExitCode;
+
+const WHAT: &str = "a trace is what prof.export_chrome_trace() or tensorboard_trace_handler() wrote, .json or .json.gz";
+
+pub(crate) fn run(plan: &TracePlan) -> Result<ExitCode, Failure> {
+    let trace = open(&plan.file)?;
+    for missing in trace.missing() {
+        messages::warning(&missing);
+    }
+    let text = match plan.csv {
+        Some(table) => csv::render(&table(&trace)),
+        None if plan.json => render_trace_json(&trace).map_err(anyhow::Error::from)?,
+        None => render_trace(&trace, plan.text),
+    };
+    messages::data(|out| out.write_all(text.as_bytes()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads and reduces a trace.
+pub(super) fn open(path: &Path) -> Result<TraceSummary, Failure> {
+    let shown = path.display();
+    let file = File::open(path)
+        .map_err(|error| Failure::message(format!("cannot open {shown}: {error}")).hint(WHAT))?;
+    let trace = read(file, Reading::default()).map_err(|error| {
+        let hint = match error {
+            TraceError::Io(_) if path.is_dir() => {
+                "it is a folder: name one of its files, which are one for each rank"
+            }
+            _ => WHAT,
+        };
+        Failure::message(format!("cannot read {shown} as a trace: {error}")).hint(hint)
+    })?;
+    Ok(reduce(trace))
+}
