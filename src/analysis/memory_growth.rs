@@ -1,11 +1,11 @@
 //! Memory that grows for as long as the recording lasts: a list that is never emptied, or workers
 //! that copy the dataset which they inherited, object by object, by touching reference counts.
 //!
-//! Start-up and the first quarter of what follows are left out: caches and arenas fill then. The rest is cut
-//! into parts of equal length. Memory grows if the medians of the parts do (Mann 1945, Kendall
-//! 1975), along a straight line, by more than allocators take by chance, and in the second half,
-//! too: what levels off is no leak. The rate is the median of the slopes of all pairs of parts, its
-//! interval that of Sen (1968).
+//! Start-up and the first quarter of what follows are left out: caches and arenas fill then. The
+//! rest is cut into parts of equal length. Memory grows if the medians of the parts do (Mann 1945,
+//! Kendall 1975), along a straight line, by more than allocators take by chance, and in the second
+//! half, too: what levels off is no leak. The rate is the median of the slopes of all pairs of
+//! parts, its interval that of Sen (1968).
 
 use super::summary::ProcessSummary;
 use super::tracks::{HostProcess, TrackSummary, points};

@@ -27,15 +27,17 @@ fn job(
         S::Running,
         &fetch(&[user("load", 7)]),
     );
-    let levels: [(TrackKind, i32, &dyn Fn(f64) -> f64); 3] = [
-        (TrackKind::Anonymous, 100, &trainer),
-        (TrackKind::Anonymous, 110, &worker),
-        (TrackKind::Unshared, 110, &copied),
+    let tracks = [
+        (TrackKind::Anonymous, 100),
+        (TrackKind::Anonymous, 110),
+        (TrackKind::Unshared, 110),
     ];
-    for (kind, pid, level) in levels {
-        let track = track(&mut builder, kind, None, pid);
-        for at in (0..SECONDS * 1_000_000_000).step_by(READING_NS as usize) {
-            put(&mut builder, track, at, at, level(at as f64 / 1e9) as u64);
+    let tracks = tracks.map(|(kind, pid)| track(&mut builder, kind, None, pid));
+    for at in (0..SECONDS * 1_000_000_000).step_by(READING_NS as usize) {
+        let seconds = at as f64 / 1e9;
+        let levels = [trainer(seconds), worker(seconds), copied(seconds)];
+        for (track, level) in tracks.into_iter().zip(levels) {
+            put(&mut builder, track, at, at, level as u64);
         }
     }
     let profile = builder.profile();

@@ -29,6 +29,8 @@ const PYTHON_THREADS_NS: u64 = 5_000_000;
 /// Shortest time between two lists of threads, and between two searches for Python thread states,
 /// where idle threads are followed loosely, ns.
 const LOOSE_LIST_NS: u64 = 1_000_000_000;
+/// Ticks between two searches for processes there.
+const LOOSE_KEEPER_TICKS: u64 = 10;
 /// Deferred ticks of sleeps that ended during the read after which the thread is stopped.
 const MAX_WOKEN: u32 = 4;
 /// How often a sleeper that woke during a read is looked at again, and read where it sleeps by
@@ -51,7 +53,10 @@ pub(super) type Holders = FxHashMap<usize, Gils>;
 impl Tracer {
     pub(super) fn tick(&mut self, tick: Tick) {
         self.quality.ticks += 1;
-        self.wake_keeper();
+        let is_close = self.options.idle_threads == IdleThreads::Close;
+        if is_close || self.quality.ticks.is_multiple_of(LOOSE_KEEPER_TICKS) {
+            self.wake_keeper();
+        }
         self.quality.late_ticks += u64::from(tick.late);
         self.quality.missed_ticks += tick.missed;
         self.take_recycled();
