@@ -27,19 +27,15 @@ fn job(
         S::Running,
         &fetch(&[user("load", 7)]),
     );
-    let tracks = [
-        (TrackKind::Anonymous, 100),
-        (TrackKind::Anonymous, 110),
-        (TrackKind::Unshared, 110),
-    ];
-    let tracks = tracks.map(|(kind, pid)| track(&mut builder, kind, None, pid));
-    for at in (0..SECONDS * 1_000_000_000).step_by(READING_NS as usize) {
-        let seconds = at as f64 / 1e9;
-        let levels = [trainer(seconds), worker(seconds), copied(seconds)];
-        for (track, level) in tracks.into_iter().zip(levels) {
-            put(&mut builder, track, at, at, level as u64);
+    let mut put_all = |kind, pid, level: &dyn Fn(f64) -> f64| {
+        let track = track(&mut builder, kind, None, pid);
+        for at in (0..SECONDS * 1_000_000_000).step_by(READING_NS as usize) {
+            put(&mut builder, track, at, at, level(at as f64 / 1e9) as u64);
         }
-    }
+    };
+    put_all(TrackKind::Anonymous, 100, &trainer);
+    put_all(TrackKind::Anonymous, 110, &worker);
+    put_all(TrackKind::Unshared, 110, &copied);
     let profile = builder.profile();
     let options = TextOptions {
         detail: Detail::Brief,
@@ -65,7 +61,9 @@ fn a_trainer_that_allocates_is_named_with_its_rate() {
 fn a_worker_that_copies_what_it_shared_takes_no_more_memory() {
     let text = job(|_| 1e9, |_| 5e8, |at| 1e8 + 1e6 * at);
     assert!(
-        text.starts_with("MEMORY  worker 0 copies memory that it shared by 1.0 MB a second"),
+        text.starts_with(
+            "MEMORY  DataLoader worker 0 copies memory that it shared by 1.0 MB a second"
+        ),
         "{text}"
     );
 }

@@ -137,8 +137,9 @@ fn modules_of(pid: i32) -> LoadedModules {
 /// gdb's frames, root first, at addresses of files.
 fn placed(modules: &LoadedModules, stack: GdbStack) -> Vec<GdbFrame> {
     let place = |pc: u64| {
-        // A return address may be the first byte after its function.
-        let loaded = modules.find(pc).or_else(|| modules.find(pc - 1))?;
+        // A return address may be the first byte after its function; gdb has frames at 0, too.
+        let before = || modules.find(pc.checked_sub(1)?);
+        let loaded = modules.find(pc).or_else(before)?;
         let path = loaded.module.info.path.as_str();
         let file = path.rsplit('/').next().unwrap_or(path).to_owned();
         (!path.starts_with("[anonymous")).then_some((file, pc.wrapping_sub(loaded.bias)))
