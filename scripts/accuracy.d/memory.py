@@ -1,4 +1,4 @@
-"""Part memory: leaks planted in a trainer and in its workers, and trainers without one (issue 22, bar 3)."""
+"""Part memory: leaks planted in a trainer, and trainers without one (issue 22, bar 3)."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import tempfile
 import profilers
 from targets import PROGRAMS, Failed, torch_python
 
-LEAKS = ["list", "closure", "worker"]
+LEAKS = ["list", "closure"]
 RUNS = 10
 SECONDS = 40
 
@@ -33,14 +33,12 @@ def measure(table, folder, quick):
         for _ in range(runs):
             said, processes = record(folder, leak, seconds)
             growing = [(each, each["memory_growth"]) for each in processes if each["memory_growth"]]
-            kind = "unshared" if leak == "worker" else "anonymous"
-            # Workers are not ranks, and were started by the process that is listed first.
-            place = 1 if leak == "worker" else 0
-            found += [(processes.index(each), growth["kind"]) for each, growth in growing] == [(place, kind)]
+            # The trainer is listed first.
+            found += [each for each, _ in growing] == processes[:1]
             for _, growth in growing:
                 if said["planted"] and growth["per_step"]:
                     errors.append(100 * (growth["per_step"]["value"] * said["steps"] / said["planted"] - 1))
-            print(f"  {leak}: {[(each['pid'], growth['kind'], growth['per_step']) for each, growth in growing]} of {said}", flush=True)
+            print(f"  {leak}: {[(each['pid'], growth['per_step']) for each, growth in growing]} of {said}", flush=True)
         table.at_least(f"{leak}: found in the process, and no other named, runs", found, 0.9 * runs, "{:.0f}")
         if errors:
             table.stated("    bytes a step, largest error", f"{max(errors, key=abs):+.1f} %")

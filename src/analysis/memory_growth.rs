@@ -1,5 +1,4 @@
-//! Memory that grows for as long as the recording lasts: a list that is never emptied, or workers
-//! that copy the dataset which they inherited, object by object, by touching reference counts.
+//! Memory that grows for as long as the recording lasts: a list that is never emptied.
 //!
 //! Start-up and the first quarter of what follows are left out: caches and arenas fill then. The
 //! rest is cut into parts of equal length. Memory grows if the medians of the parts do (Mann 1945,
@@ -59,9 +58,6 @@ impl Rate {
 pub struct Growth {
     pub process: ProcessId,
     pub pid: i32,
-    /// [`TrackKind::Anonymous`]: it allocates. [`TrackKind::Unshared`]: it takes no more memory,
-    /// but shares less and less of it with the process that it was forked from.
-    pub kind: TrackKind,
     /// By how much, bytes, in the time that was looked at.
     pub bytes: f64,
     /// That time, ns.
@@ -93,18 +89,13 @@ pub fn growing(
 fn growth(profile: &Profile, host: &HostProcess, processes: &[ProcessSummary]) -> Option<Growth> {
     let process = host.process?;
     let role = profile.process(process)?.role;
-    let track = |kind| {
-        let figure = host.figures.iter().find(|figure| figure.kind == kind);
-        figure.map(|figure| figure.track)
-    };
     let own = processes.iter().find(|each| each.process == process);
     let startup_ns = own.map_or(0, |own| own.startup_ns);
-    let of = |kind| Some((kind, trend(points(profile, track(kind)?), startup_ns)?));
-    let is_worker = matches!(role, Role::DataLoaderWorker { .. });
-    let (kind, trend) = of(TrackKind::Anonymous).or_else(|| {
-        // What a trainer shares falls because its workers write, too.
-        is_worker.then(|| of(TrackKind::Unshared)).flatten()
-    })?;
+    let figure = host
+        .figures
+        .iter()
+        .find(|figure| figure.kind == TrackKind::Anonymous)?;
+    let trend = trend(points(profile, figure.track), startup_ns)?;
     let trainer = match role {
         Role::DataLoaderWorker { trainer, .. } => trainer,
         _ => Some(process),
@@ -120,7 +111,6 @@ fn growth(profile: &Profile, host: &HostProcess, processes: &[ProcessSummary]) -
     Some(Growth {
         process,
         pid: host.pid,
-        kind,
         bytes: trend.rise,
         length_ns: trend.length_ns,
         per_second: trend.rate,

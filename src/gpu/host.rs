@@ -6,7 +6,7 @@ use super::feed::Sampled;
 use super::pace::Pace;
 use crate::model::track::TrackKind;
 use crate::os::clock::{monotonic_ns, process_cpu_ns, thread_cpu_ns};
-use crate::os::process_usage::{network_bytes, resident, storage_bytes, unshared_bytes};
+use crate::os::process_usage::{network_bytes, resident, storage_bytes};
 use crossbeam_channel::RecvTimeoutError;
 use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
@@ -17,13 +17,6 @@ const PERIOD: Duration = Duration::from_millis(500);
 const SHARE_OF_BUDGET: usize = 5;
 /// Most processes that are polled.
 const MAX_PROCESSES: usize = 512;
-
-/// Time between two readings of what a process shares with no other.
-const UNSHARED_PERIOD: Duration = Duration::from_secs(2);
-/// Largest process of which it is read, bytes, and longest time that a reading may take: the kernel
-/// holds the lock of the process's address space meanwhile.
-const UNSHARED_MOST_BYTES: u64 = 2 << 30;
-const UNSHARED_LONGEST: Duration = Duration::from_millis(10);
 
 /// The last reading of a counter.
 #[derive(Clone, Copy)]
@@ -37,8 +30,6 @@ pub(super) struct HostThread {
     ends: Channels,
     batch: Batch,
     last: FxHashMap<(TrackKind, i32), Last>,
-    /// By process when [`TrackKind::Unshared`] is read next; `None` if it is not read any more.
-    unshared: FxHashMap<i32, Option<Instant>>,
 }
 
 impl HostThread {
@@ -47,7 +38,6 @@ impl HostThread {
             ends,
             batch: Batch::new(None),
             last: FxHashMap::default(),
-            unshared: FxHashMap::default(),
         }
     }
 
@@ -88,7 +78,6 @@ impl HostThread {
         let is_sampled = |pid: i32| sampled.iter().any(|process| process.pid == pid);
         self.last
             .retain(|(_, pid), _| *pid == 0 || is_sampled(*pid));
-        self.unshared.retain(|pid, _| is_sampled(*pid));
     }
 
     fn process(&mut self, process: &Sampled) {
@@ -98,29 +87,10 @@ impl HostThread {
         if let Some(resident) = resident(process.pid) {
             self.level(TrackKind::Resident, process, resident.all);
             self.level(TrackKind::Anonymous, process, resident.anonymous);
-            self.unshared(process, resident.all);
         }
         if let Some((read, written)) = storage_bytes(process.pid) {
             self.count(TrackKind::DiskRead, process, read);
             self.count(TrackKind::DiskWritten, process, written);
-        }
-    }
-
-    /// Reads what a process shares with no other, if that is due and not expensive.
-    fn unshared(&mut self, process: &Sampled, resident: u64) {
-        let began = Instant::now();
-        let next = self.unshared.entry(process.pid).or_insert(Some(began));
-        if next.is_none_or(|next| began < next) {
-            return;
-        }
-        let bytes = match resident <= UNSHARED_MOST_BYTES {
-            true => unshared_bytes(process.pid),
-            false => None,
-        };
-        let is_cheap = began.elapsed() <= UNSHARED_LONGEST;
-        *next = (bytes.is_some() && is_cheap).then(|| began + UNSHARED_PERIOD);
-        if let Some(bytes) = bytes {
-            self.level(TrackKind::Unshared, process, bytes);
         }
     }
 

@@ -64,8 +64,6 @@ named!(
         NetworkSent = "network_sent",
         /// Resident memory of a process that belongs to no file and is no shared memory, bytes.
         Anonymous = "anonymous",
-        /// Memory of a process that no other process shares, bytes.
-        Unshared = "unshared",
     }
 );
 
@@ -99,11 +97,9 @@ impl TrackKind {
             | Self::DramActive => TrackUnit::Share,
             Self::Power => TrackUnit::Milliwatts,
             Self::Energy => TrackUnit::Millijoules,
-            Self::MemoryUsed
-            | Self::ProcessMemory
-            | Self::Resident
-            | Self::Anonymous
-            | Self::Unshared => TrackUnit::Bytes,
+            Self::MemoryUsed | Self::ProcessMemory | Self::Resident | Self::Anonymous => {
+                TrackUnit::Bytes
+            }
             Self::SmClock | Self::MemoryClock => TrackUnit::Megahertz,
             Self::Throttle => TrackUnit::Bits,
             Self::Temperature => TrackUnit::Celsius,

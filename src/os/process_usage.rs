@@ -45,22 +45,6 @@ pub fn resident(pid: i32) -> Option<Resident> {
     })
 }
 
-/// Bytes of a process that no other process shares: `Private_Clean` and `Private_Dirty` of
-/// `/proc/PID/smaps_rollup` (proc_pid_smaps(5)). The kernel walks the page tables for it, some 10
-/// ns for each page, and holds the lock of the process's address space in that time.
-pub fn unshared_bytes(pid: i32) -> Option<u64> {
-    parse_smaps_rollup(&read_text(&format!("/proc/{pid}/smaps_rollup"), MAX_BYTES)?)
-}
-
-fn parse_smaps_rollup(text: &str) -> Option<u64> {
-    let kilobytes = |name: &str| -> Option<u64> {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim().strip_suffix("kB")?.trim().parse().ok()
-    };
-    let all = kilobytes("Private_Clean:")?.checked_add(kilobytes("Private_Dirty:")?)?;
-    all.checked_mul(1024)
-}
-
 /// Bytes that a process has read from storage and written to it since it started: `read_bytes` and
 /// `write_bytes` of `/proc/PID/io` (proc_pid_io(5)). Data served by the page cache is in neither.
 /// `None` if the kernel refuses.
@@ -124,9 +108,6 @@ mod tests {
         assert_eq!(parse_io(io), Some((4096, 12)));
         assert_eq!(parse_io("read_bytes: 4096\n"), None);
         assert_eq!(parse_io("read_bytes: -1\nwrite_bytes: 2\n"), None);
-        let rollup = "55d0-7ffc ---p 0 00:00 0 [rollup]\nRss: 884 kB\nPrivate_Clean:  8 kB\nPrivate_Dirty: 100 kB\n";
-        assert_eq!(parse_smaps_rollup(rollup), Some(108 << 10));
-        assert_eq!(parse_smaps_rollup("Private_Dirty: 100 kB\n"), None);
         let net = "Inter-|   Receive\n face |bytes\n    lo: 5 1 0 0 0 0 0 0 5 1 0 0 0 0 0 0\n  eth0: 100 1 0 0 0 0 0 0 30 1 0 0 0 0 0 0\n\
                    ib0:7 1 0 0 0 0 0 0 3 1 0 0 0 0 0 0\n";
         assert_eq!(parse_net_dev(net), Some((107, 33)));
@@ -139,9 +120,7 @@ mod tests {
         let pid = std::process::id() as i32;
         let all = resident(pid).expect("it is there");
         assert!(all.anonymous > 1 << 16 && all.all > all.anonymous);
-        assert!(unshared_bytes(pid).is_some_and(|bytes| bytes > 1 << 16));
         assert!(!process_name(pid).is_empty());
         assert_eq!(resident(i32::MAX), None);
-        assert_eq!(unshared_bytes(i32::MAX), None);
     }
 }

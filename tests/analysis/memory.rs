@@ -10,13 +10,8 @@ use torchspy::report::text::{Detail, TextOptions, render_summary};
 const READING_NS: u64 = 500_000_000;
 const SECONDS: u64 = 60;
 
-/// A trainer and a worker of a minute, with the anonymous memory of both and what the worker shares
-/// with none.
-fn job(
-    trainer: impl Fn(f64) -> f64,
-    worker: impl Fn(f64) -> f64,
-    copied: impl Fn(f64) -> f64,
-) -> String {
+/// A trainer and a worker of a minute, with the anonymous memory of both.
+fn job(trainer: impl Fn(f64) -> f64, worker: impl Fn(f64) -> f64) -> String {
     let mut builder = Builder::trainer();
     builder.ticks(0, 100 * SECONDS, S::Running, &[user("main", 90)]);
     let process = builder.process(110, 100, &["python", "train.py"]);
@@ -35,7 +30,6 @@ fn job(
     };
     put_all(TrackKind::Anonymous, 100, &trainer);
     put_all(TrackKind::Anonymous, 110, &worker);
-    put_all(TrackKind::Unshared, 110, &copied);
     let profile = builder.profile();
     let options = TextOptions {
         detail: Detail::Brief,
@@ -49,7 +43,7 @@ fn job(
 
 #[test]
 fn a_trainer_that_allocates_is_named_with_its_rate() {
-    let text = job(|at| 1e9 + 2e6 * at, |_| 5e8, |_| 1e8);
+    let text = job(|at| 1e9 + 2e6 * at, |_| 5e8);
     assert!(
         text.starts_with("MEMORY  trainer grows by 2.0 MB a second (95 %: 2.0 MB to 2.0 MB)"),
         "{text}"
@@ -58,17 +52,6 @@ fn a_trainer_that_allocates_is_named_with_its_rate() {
 }
 
 #[test]
-fn a_worker_that_copies_what_it_shared_takes_no_more_memory() {
-    let text = job(|_| 1e9, |_| 5e8, |at| 1e8 + 1e6 * at);
-    assert!(
-        text.starts_with(
-            "MEMORY  DataLoader worker 0 copies memory that it shared by 1.0 MB a second"
-        ),
-        "{text}"
-    );
-}
-
-#[test]
 fn memory_that_does_not_grow_is_not_mentioned() {
-    assert_eq!(job(|_| 1e9, |at| 5e8 + 1e7 * (at % 3.0), |_| 1e8), "");
+    assert_eq!(job(|_| 1e9, |at| 5e8 + 1e7 * (at % 3.0)), "");
 }

@@ -1,8 +1,7 @@
 """A small trainer whose memory grows, or does not: what torchspy says of it is compared with what is planted.
 
-usage: leaks.py none|list|closure|worker [--seconds 40]
-`list` keeps the loss of each step with its graph, `closure` keeps each batch in a function, `worker` has DataLoader workers that
-touch Python objects of the dataset that they inherited, some more in each batch. `none` does what they do and keeps nothing.
+usage: leaks.py none|list|closure [--seconds 40]
+`list` keeps a tensor of each step, `closure` keeps each batch in a function, `none` keeps nothing.
 Prints "ready PID" after the first step, and a line of JSON at the end: steps, and the bytes that were planted in the trainer.
 """
 
@@ -15,36 +14,23 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-# Objects of the dataset that the workers inherit, and how many of them a batch touches.
-OBJECTS = 1_500_000
-TOUCHED = 2_000
-
 
 class Rows(Dataset):
-    def __init__(self, touches):
-        self.touches, self.seen = touches, 0
-        # Strings, not integers: small integers are shared by all, and are not counted from 3.12 on.
-        self.rows = [f"row {number}" for number in range(OBJECTS)] if touches else []
-
     def __len__(self):
         return 1 << 24
 
     def __getitem__(self, index):
-        if self.touches:
-            some = self.rows[self.seen : self.seen + TOUCHED]
-            self.seen += len(some)
         return torch.full((256,), float(index % 7)), index % 10
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("leak", choices=["none", "list", "closure", "worker"])
+    parser.add_argument("leak", choices=["none", "list", "closure"])
     parser.add_argument("--seconds", type=float, default=40)
     arguments = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    rows = Rows(touches=arguments.leak == "worker")
-    loader = DataLoader(rows, batch_size=8, num_workers=1, multiprocessing_context="fork")
+    loader = DataLoader(Rows(), batch_size=8, num_workers=1, multiprocessing_context="fork")
     model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     kept, callbacks, planted = [], [], 0

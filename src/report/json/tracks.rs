@@ -3,7 +3,6 @@
 use crate::analysis::Analysis;
 use crate::analysis::memory_growth::Rate;
 use crate::analysis::tracks::{Device, DeviceProcess, Figure, HostProcess, Missing, TrackSummary};
-use crate::model::as_json::name;
 use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
 use crate::model::track::{TrackKind, throttle_names};
@@ -146,11 +145,6 @@ pub struct HostUse {
 /// Memory that grew for as long as the recording lasted, without its first quarter.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct MemoryGrowth {
-    /// `anonymous`: it allocates. `unshared`: it copies memory that it shared with the process that
-    /// it was forked from.
-    #[serde(serialize_with = "name")]
-    #[schemars(with = "String")]
-    pub kind: TrackKind,
     /// By how much.
     pub bytes: f64,
     /// In which time.
@@ -211,7 +205,6 @@ fn host_use(profile: &Profile, analysis: &Analysis, process: &HostProcess) -> Ho
         cpus: figure(TrackKind::Cpu).map(|figure| figure.mean),
         rss_max_bytes: figure(TrackKind::Resident).map(|figure| figure.high),
         memory_growth: growth.map(|growth| MemoryGrowth {
-            kind: growth.kind,
             bytes: growth.bytes,
             seconds: growth.length_ns as f64 / 1e9,
             per_second: growth.per_second,

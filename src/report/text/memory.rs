@@ -6,7 +6,6 @@ use super::tracks::bytes;
 use crate::analysis::Analysis;
 use crate::analysis::memory_growth::{Growth, Rate};
 use crate::model::profile::Profile;
-use crate::model::track::TrackKind;
 use crate::report::label::process_labels;
 
 /// A sentence for each of the first `most` processes whose memory grows.
@@ -47,10 +46,5 @@ fn statement(growth: &Growth, label: &str) -> String {
         .or(growth.per_step.as_ref().map(|each| rate(each, "a step")))
         .unwrap_or_else(|| rate(&growth.per_second, "a second"));
     let all = format!("{} in {}", bytes(growth.bytes), seconds(growth.length_ns));
-    match growth.kind {
-        TrackKind::Unshared => format!(
-            "{label} copies memory that it shared {each}: {all}. Python objects are copied when their reference counts change: keep data in arrays"
-        ),
-        _ => format!("{label} grows {each}: {all}"),
-    }
+    format!("{label} grows {each}: {all}")
 }

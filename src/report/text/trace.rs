@@ -123,9 +123,14 @@ pub(super) fn tables(out: &mut String, trace: &TraceSummary, options: TextOption
         statements(out, trace);
     }
     if is_asked(By::Operator) {
-        line(out, "\nOPERATORS in the traced time, on the host");
-        let rows = if is_full { rows } else { options.rows };
-        table(out, OPERATORS, &operators(trace), rows);
+        let found = operators(trace);
+        if found.is_empty() {
+            line(out, "\nOPERATORS  The trace has no operator.");
+        } else {
+            line(out, "\nOPERATORS in the traced time, on the host");
+            let rows = if is_full { rows } else { options.rows };
+            table(out, OPERATORS, &found, rows);
+        }
     }
     if options.by == Some(By::Shape) || options.by.is_none() && is_full {
         by_shape(out, trace, rows);
