@@ -6,6 +6,7 @@
 //! half, too: what levels off is no leak. The rate is the median of the slopes of all pairs of
 //! parts, its interval that of Sen (1968).
 
+use super::slopes::{middle, slopes as all_slopes};
 use super::summary::ProcessSummary;
 use super::tracks::{HostProcess, TrackSummary, points};
 use crate::model::ids::ProcessId;
@@ -143,9 +144,10 @@ fn trend(points: &[TrackPoint], startup_ns: u64) -> Option<Trend> {
     if parts.iter().any(Vec::is_empty) {
         return None;
     }
-    let levels: Vec<f64> = parts.iter_mut().map(|part| median(part)).collect();
+    let levels = parts.iter_mut().map(|part| median(part)).enumerate();
+    let levels: Vec<(f64, f64)> = levels.map(|(at, level)| (at as f64, level)).collect();
     let part_s = length_ns as f64 / 1e9 / PARTS as f64;
-    let slopes = slopes(&levels);
+    let slopes = all_slopes(&levels);
     let signs: i32 = slopes.iter().map(|slope| sign(*slope)).sum();
     let rate = Rate {
         value: middle(&slopes) / part_s,
@@ -153,9 +155,9 @@ fn trend(points: &[TrackPoint], startup_ns: u64) -> Option<Trend> {
         high: slopes.get(INTERVAL.1)? / part_s,
     };
     let rise = rate.value * length_ns as f64 / 1e9;
-    let late = middle(&self::slopes(&levels[PARTS / 2..])) / part_s;
+    let late = middle(&all_slopes(&levels[PARTS / 2..])) / part_s;
     let is_leak = signs >= SIGNS
-        && rise >= LEAST_BYTES.max(LEAST_SHARE * levels[0])
+        && rise >= LEAST_BYTES.max(LEAST_SHARE * levels[0].1)
         && late >= GOES_ON * rate.value
         && straightness(&levels) >= STRAIGHT;
     is_leak.then_some(Trend {
@@ -170,32 +172,18 @@ fn median(values: &mut [u64]) -> f64 {
     values[values.len() / 2] as f64
 }
 
-/// Slopes of all pairs, for each part, in order.
-fn slopes(levels: &[f64]) -> Vec<f64> {
-    let mut all: Vec<f64> = Vec::new();
-    for (at, a) in levels.iter().enumerate() {
-        let later = levels.iter().enumerate().skip(at + 1);
-        all.extend(later.map(|(other, b)| (b - a) / (other - at) as f64));
-    }
-    all.sort_by(f64::total_cmp);
-    all
-}
-
-fn middle(ordered: &[f64]) -> f64 {
-    ordered.get(ordered.len() / 2).copied().unwrap_or(0.0)
-}
-
 fn sign(value: f64) -> i32 {
     i32::from(value > 0.0) - i32::from(value < 0.0)
 }
 
 /// The part of the variance that a straight line explains.
-fn straightness(levels: &[f64]) -> f64 {
+fn straightness(levels: &[(f64, f64)]) -> f64 {
     let count = levels.len() as f64;
-    let (x, y) = ((count - 1.0) / 2.0, levels.iter().sum::<f64>() / count);
+    let x = levels.iter().map(|point| point.0).sum::<f64>() / count;
+    let y = levels.iter().map(|point| point.1).sum::<f64>() / count;
     let (mut xx, mut xy, mut yy) = (0.0, 0.0, 0.0);
-    for (at, level) in levels.iter().enumerate() {
-        let (dx, dy) = (at as f64 - x, level - y);
+    for level in levels {
+        let (dx, dy) = (level.0 - x, level.1 - y);
         (xx, xy, yy) = (xx + dx * dx, xy + dx * dy, yy + dy * dy);
     }
     xy * xy / (xx * yy).max(f64::MIN_POSITIVE)

@@ -57,6 +57,7 @@ pub mod operators;
 pub mod progress;
 pub mod quality;
 pub mod scaling;
+mod slopes;
 pub mod slow_rank;
 pub mod summary;
 pub mod threads;

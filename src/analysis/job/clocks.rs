@@ -13,6 +13,7 @@
 //! that arrives last ([`lag`]).
 
 use super::ranks::Rank;
+use crate::analysis::slopes::{middle, slopes};
 use crate::model::reduction::{Reduction, SyncEnd};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -402,29 +403,20 @@ fn align(
     };
 }
 
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
-}
-
 /// The line that outliers do not move.
 fn robust_line(all: &[(f64, f64)]) -> Line {
     let every = all.len().div_ceil(MOST_FOR_PAIRS).max(1);
     let some: Vec<(f64, f64)> = all.iter().copied().step_by(every).collect();
-    let mut slopes = Vec::new();
-    for (index, a) in some.iter().enumerate() {
-        for b in some.iter().skip(index + 1).filter(|b| b.0 != a.0) {
-            slopes.push((b.1 - a.1) / (b.0 - a.0));
-        }
-    }
-    let drift = median(&mut slopes);
+    let drift = middle(&slopes(&some));
     let middle_s = all.iter().map(|point| point.0).sum::<f64>() / all.len() as f64;
     let rest = all
         .iter()
         .map(|point| point.1 - drift * (point.0 - middle_s));
+    let mut rest: Vec<f64> = rest.collect();
+    rest.sort_by(f64::total_cmp);
     Line {
         middle_s,
-        offset_s: median(&mut rest.collect::<Vec<_>>()),
+        offset_s: middle(&rest),
         drift,
     }
 }

@@ -34,7 +34,7 @@ pub struct TracedKernel {
     pub gb_per_s: Option<f64>,
     /// The operator or annotation that launched the most.
     pub launched_by: Option<String>,
-    /// Number of operators that launched it, told apart by shapes.
+    /// Number of operators that launched it, distinguished by shapes.
     pub callers: u64,
 }
 

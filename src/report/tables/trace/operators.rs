@@ -141,7 +141,7 @@ pub fn shapes(trace: &TraceSummary) -> Vec<TracedOperator> {
         let Some(each) = row(trace, index, key) else {
             continue;
         };
-        // Keys are told apart by the arguments of collectives as well.
+        // Keys are distinguished by the arguments of collectives as well.
         rows.entry((&key.name, key.kind, &key.shapes, &key.types))
             .and_modify(|row| add(row, &each))
             .or_insert(each);
