@@ -1,5 +1,5 @@
 //! `torchspy agent` on processes without torch, and the examples of how it is run. Its figures of
-//! real trainers are in tests/torch.
+//! real trainers are in tests/jobs.
 
 use crate::faults::{PATIENCE, TORCHSPY, Target, any_python, get, program, receiver, start_agent};
 use nix::sys::signal::{Signal, kill};

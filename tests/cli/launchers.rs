@@ -1,5 +1,5 @@
 //! Ranks that MPI's own launchers start, without torch: what is recorded of each, and where. Ranks
-//! that train are in tests/torch.
+//! that train are in tests/jobs.
 
 use crate::faults::{TORCHSPY, any_python, output_of};
 use crate::installed::debian;

@@ -1,5 +1,5 @@
 //! `torchspy watch`: what is a hang, what is none, and what is done about one. Those of real ranks
-//! are in tests/torch.
+//! are in tests/jobs.
 
 use crate::faults::{TORCHSPY, Target, any_python, marked, program, states, wait_until};
 use nix::sys::signal::{Signal, kill};

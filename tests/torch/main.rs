@@ -9,23 +9,16 @@
 use faults::{How, Recorded, Recorder, STEADY, marked, missed_s};
 use std::process::{Command, Stdio};
 
-mod agent;
-mod agent_push;
 mod backward;
 mod compile;
 mod diff;
 mod dump;
-mod job;
-mod launchers;
 mod native;
 mod operators;
 mod py_spy_callers;
-mod ring;
 mod roles;
-mod scaling;
 mod trace;
 mod waits;
-mod watch;
 
 #[path = "../faults/mod.rs"]
 mod faults;

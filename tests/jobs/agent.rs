@@ -5,7 +5,7 @@ use crate::STEADY;
 use crate::faults::receiver;
 use crate::faults::{PATIENCE, TORCHSPY, Target, get, program, start_agent, wait_until};
 use crate::installed::prometheus;
-use crate::native_live::torch_python;
+use crate::installed::torch_python;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use regex::Regex;

@@ -2,7 +2,7 @@
 //! for a time is none.
 
 use crate::faults::{TORCHSPY, Target, program};
-use crate::native_live::torch_python;
+use crate::installed::torch_python;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
