@@ -36,9 +36,9 @@ const MAX_KNOWN: usize = 256;
 
 /// How long a page that was present counts as present, ns. The frames of many threads that sleep
 /// alike lie in the same pages, and all of them are read one after the other.
-const RECENT_NS: u64 = 1_000_000;
-/// Number of pages that are remembered for so long.
-const RECENT_PAGES: usize = 256;
+pub const RECENT_NS: u64 = 1_000_000;
+/// Number of pages that are remembered.
+const RECENT_PAGES: usize = 1024;
 /// Is the address of no page.
 const NO_PAGE: u64 = u64::MAX;
 
@@ -76,39 +76,35 @@ pub struct ResidentMemory {
     /// Ranges (start, end) that were present when they were looked up.
     known: RefCell<Vec<(u64, u64)>>,
     recent: RefCell<RecentPages>,
+    /// How long a page that was present counts as present, ns.
+    recent_ns: Cell<u64>,
 }
 
-/// Pages that were present within [`RECENT_NS`].
+/// Pages that were present not long ago.
 #[derive(Debug)]
 struct RecentPages {
-    /// When the first of them was looked up, CLOCK_MONOTONIC.
-    since_ns: u64,
-    /// Addresses, each at the place that its page number gives. Those of no page are `NO_PAGE`.
-    pages: [u64; RECENT_PAGES],
+    /// Addresses, each at the place that its page number gives, and when they were looked up
+    /// (CLOCK_MONOTONIC). Those of no page are `NO_PAGE`.
+    pages: Box<[(u64, u64); RECENT_PAGES]>,
 }
 
 impl RecentPages {
     fn clear(&mut self) {
-        self.since_ns = 0;
+        self.pages.fill((NO_PAGE, 0));
     }
 
-    fn hold(&self, address: u64, end: u64) -> bool {
-        if address >= end || monotonic_ns() >= self.since_ns + RECENT_NS {
-            return false;
-        }
+    /// Whether all pages of a range were looked up at `since_ns` or later.
+    fn hold(&self, address: u64, end: u64, since_ns: u64) -> bool {
         let pages = (address & !(page_bytes() - 1)..end).step_by(page_bytes() as usize);
-        pages
-            .into_iter()
-            .all(|page| self.pages[Self::place(page)] == page)
+        address < end
+            && pages.into_iter().all(|page| {
+                let (known, seen_ns) = self.pages[Self::place(page)];
+                known == page && seen_ns >= since_ns
+            })
     }
 
-    fn insert(&mut self, page: u64) {
-        let now_ns = monotonic_ns();
-        if now_ns >= self.since_ns + RECENT_NS {
-            self.pages.fill(NO_PAGE);
-            self.since_ns = now_ns;
-        }
-        self.pages[Self::place(page)] = page;
+    fn insert(&mut self, page: u64, now_ns: u64) {
+        self.pages[Self::place(page)] = (page, now_ns);
     }
 
     fn place(page: u64) -> usize {
@@ -119,8 +115,7 @@ impl RecentPages {
 impl Default for RecentPages {
     fn default() -> Self {
         Self {
-            since_ns: 0,
-            pages: [NO_PAGE; RECENT_PAGES],
+            pages: Box::new([(NO_PAGE, 0); RECENT_PAGES]),
         }
     }
 }
@@ -134,13 +129,24 @@ impl ResidentMemory {
             opened_ns: Cell::new(monotonic_ns()),
             known: RefCell::default(),
             recent: RefCell::default(),
+            recent_ns: Cell::new(RECENT_NS),
         }
     }
 
     /// Clears the ranges that were looked up.
     pub fn forget(&self) {
         self.known.borrow_mut().clear();
+    }
+
+    /// Clears what is known of pages: another program runs.
+    pub fn forget_pages(&self) {
         self.recent.borrow_mut().clear();
+    }
+
+    /// Sets how long a page that was present counts as present, ns: [`RECENT_NS`] while a thread is
+    /// stopped, or may stop. Without, a read that waits for a page delays nobody but the caller.
+    pub fn trust_pages_for(&self, recent_ns: u64) {
+        self.recent_ns.set(recent_ns);
     }
 
     /// Looks `ranges` up in the page table, so that a read soon afterwards need not.
@@ -229,7 +235,8 @@ impl ResidentMemory {
             return vec![(length, false)];
         }
         let mut recent = self.recent.borrow_mut();
-        if recent.hold(address, end) {
+        let now_ns = monotonic_ns();
+        if recent.hold(address, end, now_ns.saturating_sub(self.recent_ns.get())) {
             return vec![(length, false)];
         }
         let mut pieces: Vec<(usize, bool)> = Vec::new();
@@ -238,7 +245,7 @@ impl ResidentMemory {
             let here = (end.min(page.saturating_add(page_bytes())) - address.max(page)) as usize;
             match state {
                 Page::Present => {
-                    recent.insert(page);
+                    recent.insert(page, now_ns);
                     if hole > 0 {
                         pieces.push((std::mem::take(&mut hole), true));
                     }
@@ -413,15 +420,15 @@ mod tests {
         ours[0] = 7;
         let address = ours.as_ptr() as u64;
         assert_eq!(memory.pieces(address, 16), [(16, false)]);
-        let mut recent = memory.recent.borrow_mut();
-        // However long the thread waited for a CPU since.
-        recent.since_ns = u64::MAX - RECENT_NS;
-        assert!(recent.hold(address, address + page_bytes()));
-        assert!(!recent.hold(address, address + page_bytes() + 1));
-        assert!(!recent.hold(0, 8));
-        recent.since_ns = 0;
-        assert!(!recent.hold(address, address + 1));
-        recent.insert(address + page_bytes());
-        assert!(!recent.hold(address, address + 1));
+        let recent = memory.recent.borrow();
+        let (page, end) = (address, address + page_bytes());
+        let seen_ns = recent.pages[RecentPages::place(page)].1;
+        assert!(recent.hold(address, end, seen_ns));
+        assert!(!recent.hold(address, end + 1, seen_ns));
+        assert!(!recent.hold(0, 8, 0));
+        assert!(!recent.hold(address, address + 1, seen_ns + 1));
+        drop(recent);
+        memory.forget_pages();
+        assert!(!memory.recent.borrow().hold(address, address + 1, 0));
     }
 }

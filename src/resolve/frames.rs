@@ -14,6 +14,7 @@ use crate::recording::Recording;
 use crate::torch::classify::FunctionClass;
 use crate::torch::rules::{FunctionRules, PhaseMark, Special, subject};
 use rustc_hash::FxHashMap;
+use std::cell::RefCell;
 
 /// Everything with a name.
 pub(super) struct Frames {
@@ -39,7 +40,6 @@ impl Frames {
             classes: Vec::new(),
             added: 0,
             known: FxHashMap::default(),
-            demangled: FxHashMap::default(),
         };
         let mut stacks = StackTable::default();
         let raw = &input.tables.stacks;
@@ -112,6 +112,31 @@ fn name_stacks(
     first
 }
 
+/// Symbols whose readable names are kept: those of an hour of one job are a few thousand.
+const MAX_KEPT_NAMES: usize = 1 << 16;
+
+thread_local! {
+    /// By symbol, the demangled and the shortened name: `agent` and `top` resolve the same ones
+    /// every few seconds.
+    static KEPT_NAMES: RefCell<FxHashMap<String, (String, String)>> = RefCell::default();
+}
+
+/// A symbol's demangled name, and the same shortened.
+fn readable(symbol: &str, names: Names) -> (String, String) {
+    KEPT_NAMES.with_borrow_mut(|kept| {
+        if let Some(known) = kept.get(symbol) {
+            return known.clone();
+        }
+        if kept.len() >= MAX_KEPT_NAMES {
+            kept.clear();
+        }
+        let name = (names.demangle)(symbol);
+        let short = (names.shorten)(&name);
+        kept.insert(symbol.to_owned(), (name.clone(), short.clone()));
+        (name, short)
+    })
+}
+
 struct Resolver<'a> {
     input: &'a Recording,
     names: Names,
@@ -119,7 +144,6 @@ struct Resolver<'a> {
     classes: Vec<FunctionClass>,
     added: usize,
     known: FxHashMap<Key, FunctionId>,
-    demangled: FxHashMap<&'a str, (String, String)>,
 }
 
 /// What makes two frames the same function.
@@ -218,15 +242,7 @@ impl Resolver<'_> {
         });
         let symbol = input.symbols.lookup(module, address);
         let (name, short) = match symbol {
-            Some(symbol) => self
-                .demangled
-                .entry(symbol.name.as_str())
-                .or_insert_with(|| {
-                    let name = (names.demangle)(&symbol.name);
-                    let short = (names.shorten)(&name);
-                    (name, short)
-                })
-                .clone(),
+            Some(symbol) => readable(&symbol.name, names),
             // Code made at run time has as many addresses as kernels, and none is meaningful.
             None if kind == ModuleKind::Anonymous => {
                 ("[anonymous code]".to_owned(), "[anonymous code]".to_owned())

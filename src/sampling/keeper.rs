@@ -2,7 +2,7 @@
 
 use super::control::Control;
 use super::raw::NamedStack;
-use super::session::SessionOptions;
+use super::session::{IdleThreads, SessionOptions};
 use crate::model::process::ProcessInfo;
 use crate::os::clock::{boottime_ns, monotonic_ns};
 use crate::os::process_info::{read_process_info, read_stat};
@@ -53,6 +53,8 @@ const LAUNCH: Duration = Duration::from_micros(500);
 /// sleeps: the tracer wakes it at the tick after a process was started, and an exit wakes it, too.
 const YOUNG_CHECK: Duration = Duration::from_millis(10);
 const EXEC_CHECK: Duration = Duration::from_millis(250);
+/// Time between two looks for processes where idle threads are followed loosely.
+const LOOSE_LOOK: Duration = Duration::from_millis(500);
 /// Age up to which a process is young, ns.
 const YOUNG_NS: u64 = 5_000_000_000;
 
@@ -113,7 +115,10 @@ impl Keeper {
         control: Arc<Control>,
     ) -> io::Result<Self> {
         let mut watch = ProcessWatch::new(root_pid)?;
-        watch.look_every(Duration::from_secs_f64(options.rate_hz.max(1.0).recip()));
+        watch.look_every(match options.idle_threads {
+            IdleThreads::Close => Duration::from_secs_f64(options.rate_hz.max(1.0).recip()),
+            IdleThreads::Loose => LOOSE_LOOK,
+        });
         for &pid in &options.more_roots {
             // It has ended in the meantime.
             let _ = watch.add_root(pid);

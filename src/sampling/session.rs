@@ -84,8 +84,8 @@ pub enum IdleThreads {
     /// One that sleeps is polled each 170 ms at least, one that runs for moments in every second
     /// tick; threads that start are seen at the next tick.
     Close,
-    /// For sessions that last for months: one that sleeps is polled each 850 ms at least, one that
-    /// runs for moments in every eighth tick; threads that start are seen within a second.
+    /// For sessions that last for months: one that sleeps is polled each 1.7 s at least, one that
+    /// runs for moments in every eighth tick; threads that start are seen within two seconds.
     Loose,
 }
 

@@ -50,7 +50,7 @@ use thread::LastPoll;
 /// Length of the first segment of a live view, ns.
 const FIRST_NS: u64 = 150_000_000;
 /// Longest sleep before events and requests of the other threads are handled, ns.
-const NAP_NS: u64 = 50_000_000;
+const NAP_NS: u64 = 100_000_000;
 
 /// How long the first tick waits for interpreter discovery in a program that already runs, ns.
 const ATTACH_NS: u64 = 500_000_000;

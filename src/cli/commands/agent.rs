@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 const POLL: Duration = Duration::from_millis(500);
 /// The share of a CPU that the search for trainers may take, and the shortest and longest time
 /// between two searches.
-const SEARCH_SHARE: f64 = 0.002;
+const SEARCH_SHARE: f64 = 0.0005;
 const SEARCH: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
 /// How often files that are old are searched for.
 const TIDY: Duration = Duration::from_secs(10);

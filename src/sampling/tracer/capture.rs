@@ -16,6 +16,7 @@ use crate::model::registers::Registers;
 use crate::model::sample::{Gil, ThreadState};
 use crate::os::clock::monotonic_ns;
 use crate::os::priority::{Ahead, RaisedPriority};
+use crate::os::resident::RECENT_NS;
 use crate::os::stop::{StoppedThread, wait_for_any_stop};
 use crate::os::syscalls::{Ending, sleeps_interruptibly};
 use crate::os::threads::{FUTEX, SchedStat, ThreadFiles, Whereabouts};
@@ -295,6 +296,9 @@ impl Capture {
         sleepers_until_ns: u64,
     ) -> Vec<StopAttempt> {
         let mut attempts = Vec::with_capacity(candidates.len());
+        for process in processes.iter() {
+            process.memory.trust_pages_for(RECENT_NS);
+        }
         for &candidate in candidates {
             attempts.push(self.prepare_stop(&mut processes[candidate.process], candidate));
         }

@@ -138,6 +138,7 @@ impl TracedProcess {
         now: TimePoint,
     ) {
         self.set_fallback(false, now);
+        self.memory.forget_pages();
         self.interpreter = interpreter;
         self.codes.forget();
         self.interpreter_states.clear();

@@ -96,7 +96,7 @@ impl Backoff {
     pub(super) fn is_due(self, tick: u64, weight_ns: u64, how: IdleThreads) -> bool {
         let (most_idle, unpolled_ns) = match how {
             IdleThreads::Close => (1, MAX_UNPOLLED_NS),
-            IdleThreads::Loose => (3, 5 * MAX_UNPOLLED_NS),
+            IdleThreads::Loose => (3, 10 * MAX_UNPOLLED_NS),
         };
         let doublings = (self.quiet_polls / POLLS_PER_STRIDE).min(MAX_DOUBLINGS);
         let doublings = doublings.max((self.idle_polls / POLLS_PER_STRIDE).min(most_idle));

@@ -12,6 +12,7 @@ use super::{TracedProcess, Tracer};
 use crate::model::sample::{Capture as Method, ThreadState};
 use crate::os::clock::{monotonic_ns, process_cpu_ns};
 use crate::os::fault::{Point, reach};
+use crate::os::resident::RECENT_NS;
 use crate::os::threads::{SchedStat, Whereabouts};
 use crate::sampling::schedule::Tick;
 use crate::sampling::session::IdleThreads;
@@ -28,7 +29,9 @@ const GATED_THREADS: usize = 400;
 const PYTHON_THREADS_NS: u64 = 5_000_000;
 /// Shortest time between two lists of threads, and between two searches for Python thread states,
 /// where idle threads are followed loosely, ns.
-const LOOSE_LIST_NS: u64 = 1_000_000_000;
+const LOOSE_LIST_NS: u64 = 2_000_000_000;
+/// How long a page that was present counts as present there while no thread is stopped, ns.
+const LOOSE_PAGES_NS: u64 = 1_000_000_000;
 /// Ticks between two searches for processes there.
 const LOOSE_KEEPER_TICKS: u64 = 10;
 /// Deferred ticks of sleeps that ended during the read after which the thread is stopped.
@@ -61,6 +64,7 @@ impl Tracer {
         self.quality.missed_ticks += tick.missed;
         self.take_recycled();
         self.collect_late_stops();
+        self.trust_pages();
         let mut running = self.capture_trainers(tick);
         let mut candidates = Vec::new();
         for index in 0..self.processes.len() {
@@ -368,7 +372,20 @@ impl Tracer {
         stopped_ns
     }
 
+    /// Sets how long pages of the processes count as present after they were looked up.
+    fn trust_pages(&self) {
+        let is_loose = self.options.idle_threads == IdleThreads::Loose;
+        let recent_ns = match is_loose && !self.capture.is_outstanding() {
+            true => LOOSE_PAGES_NS,
+            false => RECENT_NS,
+        };
+        for process in &self.processes {
+            process.memory.trust_pages_for(recent_ns);
+        }
+    }
+
     fn end_of_stops(&mut self) {
+        self.trust_pages();
         let outstanding = self.capture.is_outstanding();
         self.capture
             .update_priority(PriorityEvent::RequestedStops { outstanding });
