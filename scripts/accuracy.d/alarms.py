@@ -1,0 +1,77 @@
+"""Part alarms: `torchspy watch` on a job that evaluates, writes checkpoints, compiles, pauses and waits for data (issue 20): none of it is a
+hang, though nothing moves for three times as long as a hang must last here. At the end it does hang.
+
+A day at the default of a minute has as many such standstills as some cycles here. Each cycle has a new watch, since one that has seen a
+long standstill waits longer for the next, and begins with another part.
+"""
+
+import os
+import subprocess
+import tempfile
+
+import profilers
+from targets import Target, program, torch_python
+
+CYCLES = 28
+AFTER_S = 1
+
+
+class Watch:
+    """`torchspy watch` on a job, and how often it called a hang. A context manager."""
+
+    def __init__(self, pid, folder):
+        self.folder = tempfile.mkdtemp(dir=folder)
+        self.alarms_file = os.path.join(self.folder, "alarms")
+        command = [profilers.torchspy_path(), "watch", "--pid", str(pid), "--after", f"{AFTER_S}s", "--every", "200ms"]
+        command += ["-o", os.path.join(self.folder, "hang"), "--on-hang", f"echo alarm >> {self.alarms_file}"]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.said = self.process.stderr.readline()
+
+    def alarms(self):
+        if not os.path.exists(self.alarms_file):
+            return 0
+        with open(self.alarms_file, encoding="utf-8") as file:
+            return len(file.readlines())
+
+    def wait(self, seconds):
+        """Waits until it ends."""
+        self.process.wait(seconds)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        _, rest = self.process.communicate(timeout=60)
+        for line in rest.splitlines():
+            print(f"    {line}", flush=True)
+
+
+def measure(table, folder, quick):
+    cycles = 1 if quick else CYCLES
+    table.heading(f"false alarms: standstills of a job that does not hang, where a hang is {AFTER_S} s without a move")
+    torchrun = [torch_python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", program("working_day.py")]
+    long, alarms, longest = 0, 0, 0.0
+    with Target(torchrun, timeout=300) as target:
+        for cycle in range(cycles):
+            with Watch(target.pid, folder) as watch:
+                target.go(f"cycle {cycle}")
+                seconds = target.read_json()
+                alarms += watch.alarms()
+            long += sum(value > AFTER_S for value in seconds.values())
+            longest = max(longest, *seconds.values())
+            print(f"  cycle {cycle}: {watch.alarms()} alarms; {', '.join(f'{name} {value:.1f} s' for name, value in seconds.items())}", flush=True)
+        with Watch(target.pid, folder) as watch:
+            target.go("hang")
+            target.read_line()
+            for _ in range(600):
+                if watch.alarms():
+                    break
+                try:
+                    watch.wait(0.2)
+                except subprocess.TimeoutExpired:
+                    pass
+            found = watch.alarms()
+    table.stated("parts that lasted longer than a hang must", f"{long} in {cycles} cycles, the longest {longest:.1f} s")
+    table.at_most("alarms in them", alarms, 0, "{:.0f}")
+    table.at_least("alarm at the hang in the end", found, 1, "{:.0f}")
