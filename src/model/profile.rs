@@ -156,6 +156,8 @@ pub struct ProfileSample {
     /// The part of the interval in which the thread could have run but had no CPU; never more than
     /// `weight_ns`.
     pub queue_ns: u64,
+    /// For how long it ran or waited for a CPU since the sample before, ns.
+    pub awake_ns: u64,
     pub ticks: u32,
     pub capture: Capture,
     pub state: ThreadState,

@@ -57,6 +57,9 @@ pub struct SyncEnd {
     pub end_ns: u64,
     /// How many polls found the thread in it.
     pub ticks: u32,
+    /// When its last sleep in it ended, by what it ran and waited for a CPU since; `None` if it was
+    /// not found asleep in it.
+    pub woke_ns: Option<u64>,
 }
 
 /// A line of code, by name.

@@ -217,6 +217,7 @@ impl<'a> Classifier<'a> {
                         Activity::GpuSync | Activity::GpuCopy => 0,
                         _ => waited_for_cpu_ns(sample),
                     },
+                    awake_ns: sample.run_ns.saturating_add(sample.queue_ns),
                     ticks: sample.ticks,
                     capture: sample.capture,
                     state: sample.state,

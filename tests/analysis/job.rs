@@ -133,6 +133,7 @@ impl Simulated {
                     start_ns: clock(*start),
                     end_ns: clock(last + TICK_S),
                     ticks: polls.len() as u32,
+                    woke_ns: None,
                 });
             }
             match bins

@@ -11,6 +11,10 @@
 //! was seen to go on at one poll, and not at the next, ended in between: on average half a tick
 //! after the poll if it lasted for long; sooner if it lasts for less than a tick, as on the rank
 //! that arrives last ([`lag`]).
+//!
+//! Where the thread sleeps in the collective, the kernel's times tell more: for how long it ran and
+//! waited for a CPU until the next poll. A rank that waits for a CPU after its collective has ended
+//! looks as if it were still in it; by these times it does not.
 
 use super::ranks::Rank;
 use crate::analysis::slopes::{middle, slopes};
@@ -211,8 +215,14 @@ fn hosts(recordings: &[(String, i64)]) -> Vec<Clock> {
 fn ends(clock: &Clock, ranks: &[&Rank], from_ns: i64) -> Option<Ends> {
     let seconds = |at: f64| (at + clock.wall_ns as f64 - from_ns as f64) / 1e9;
     let of_rank = |rank: &&Rank| -> Steps {
-        let after_ns = (lag(ticks_in_it(rank)) - 0.5) * tick_ns(rank);
         let ends = rank.facts.sync_ends.iter();
+        let woke = ends.clone();
+        let woke = woke.filter_map(|end| Some((end.step, seconds(end.woke_ns? as f64))));
+        let woke: Steps = woke.collect();
+        if 2 * woke.len() > rank.facts.sync_ends.len() {
+            return woke;
+        }
+        let after_ns = (lag(ticks_in_it(rank)) - 0.5) * tick_ns(rank);
         let at = |end: &SyncEnd| seconds(end.end_ns as f64 + after_ns);
         ends.map(|end| (end.step, at(end))).collect()
     };

@@ -19,6 +19,7 @@ use crate::model::progress::facts;
 use crate::model::reduction::{
     Bin, MOST_BINS, Place, ReducedRank, ReducedRow, Reduction, Still, SyncEnd,
 };
+use crate::model::sample::ThreadState;
 use crate::model::track::TrackKind;
 use rustc_hash::FxHashMap;
 
@@ -222,18 +223,21 @@ fn sync_ends(
         }
     };
     let mut ends = Vec::new();
-    let mut samples = own.iter().peekable();
+    let mut samples = own.iter().enumerate().peekable();
     for step in steps {
         let mut last: Option<SyncEnd> = None;
-        while let Some(sample) = samples.next_if(|sample| sample.start_ns < step.end_ns) {
+        while let Some((at, sample)) = samples.next_if(|(_, sample)| sample.start_ns < step.end_ns)
+        {
             if sample.start_ns < step.start_ns || !waits_together(sample) {
                 continue;
             }
             let end_ns = sample.start_ns.saturating_add(sample.weight_ns);
+            let woke_ns = own.get(at + 1).and_then(|next| woke_ns(sample, next));
             match &mut last {
                 Some(end) if end.end_ns == sample.start_ns => {
                     end.end_ns = end_ns;
                     end.ticks = end.ticks.saturating_add(sample.ticks);
+                    end.woke_ns = woke_ns.or(end.woke_ns);
                 }
                 last => {
                     *last = Some(SyncEnd {
@@ -241,6 +245,7 @@ fn sync_ends(
                         start_ns: sample.start_ns,
                         end_ns,
                         ticks: sample.ticks,
+                        woke_ns,
                     });
                 }
             }
@@ -253,6 +258,25 @@ fn sync_ends(
     let wall_ns = |at_ns: u64| (run.started_wall_ns + at_ns).saturating_sub(run.started_ns);
     ends.retain(|end| (wall_ns(end.end_ns) / KEPT_NS).is_multiple_of(every));
     (ends, every)
+}
+
+/// When the sleep ended in which a thread was found, by its next sample. The poll of that one was
+/// in its last tick, on average in the middle; if the thread slept again in between, it woke
+/// earlier.
+fn woke_ns(asleep: &ProfileSample, next: &ProfileSample) -> Option<u64> {
+    let found_asleep = matches!(
+        asleep.state,
+        ThreadState::Sleeping | ThreadState::Uninterruptible
+    );
+    let end_ns = asleep.start_ns.saturating_add(asleep.weight_ns);
+    if !found_asleep || next.start_ns != end_ns || next.awake_ns == 0 {
+        return None;
+    }
+    let half_tick_ns = next.weight_ns / (2 * u64::from(next.ticks.max(1)));
+    let polled_ns = end_ns
+        .saturating_add(next.weight_ns)
+        .saturating_sub(half_tick_ns);
+    Some(polled_ns.saturating_sub(next.awake_ns))
 }
 
 /// Names by the profile's ids, each once.
@@ -409,5 +433,26 @@ mod tests {
             value: "dp=3".to_owned(),
         });
         assert_eq!(found(&profile, ""), None);
+    }
+
+    #[test]
+    fn who_waits_for_a_cpu_after_a_collective_has_left_it() {
+        const TICK_NS: u64 = 10_000_000;
+        let sample = |at: u64, ticks: u32, state, awake_ns| ProfileSample {
+            start_ns: at * TICK_NS,
+            weight_ns: u64::from(ticks) * TICK_NS,
+            ticks,
+            state,
+            awake_ns,
+            ..ProfileSample::default()
+        };
+        let asleep = sample(5, 3, ThreadState::Sleeping, 0);
+        let next = sample(8, 2, ThreadState::Running, 12_000_000);
+        // Polled in the middle of the tick from 90 to 100 ms.
+        assert_eq!(woke_ns(&asleep, &next), Some(83_000_000));
+        let awake = sample(5, 3, ThreadState::Running, 1_000_000);
+        assert_eq!(woke_ns(&awake, &next), None);
+        let later = sample(9, 1, ThreadState::Running, 1_000_000);
+        assert_eq!(woke_ns(&asleep, &later), None, "a tick is missing");
     }
 }
