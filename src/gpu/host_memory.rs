@@ -42,7 +42,7 @@ impl HostMemory {
         if !is_last && self.read.is_some_and(|read| !is_due(read)) {
             return;
         }
-        self.read = Some(now);
+        self.read = (!sampled.is_empty()).then_some(now);
         for process in sampled {
             self.process(process, batch);
             self.list_groups(process.pid, now);

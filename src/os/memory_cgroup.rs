@@ -85,7 +85,11 @@ impl MemoryGroup {
         } else {
             let control = self.text("memory.oom_control").unwrap_or_default();
             let hits = self.number("memory.failcnt");
-            (hits, field(&control, "oom_kill"), field(&stat, "total_swap"))
+            (
+                hits,
+                field(&control, "oom_kill"),
+                field(&stat, "total_swap"),
+            )
         };
         Some(GroupMemory {
             used: usage.saturating_sub(cache),
@@ -234,8 +238,14 @@ mod tests {
             ("memory.max", "max\n"),
             ("memory.high", "1500\n"),
             ("memory.swap.current", "7\n"),
-            ("memory.stat", "anon 500\nfile 400\nkernel 10\nshmem 100\nfile_mapped 3\n"),
-            ("memory.events", "low 0\nhigh 4\nmax 9\noom 2\noom_kill 1\noom_group_kill 0\n"),
+            (
+                "memory.stat",
+                "anon 500\nfile 400\nkernel 10\nshmem 100\nfile_mapped 3\n",
+            ),
+            (
+                "memory.events",
+                "low 0\nhigh 4\nmax 9\noom 2\noom_kill 1\noom_group_kill 0\n",
+            ),
         ] {
             std::fs::write(folder.path().join(name), text).unwrap();
         }

@@ -71,7 +71,10 @@ mod tests {
 
     #[test]
     fn the_signal_is_known_before_and_after_the_parent_has_waited() {
-        let mut child = Command::new("sh").args(["-c", "kill -KILL $$"]).spawn().unwrap();
+        let mut child = Command::new("sh")
+            .args(["-c", "kill -KILL $$"])
+            .spawn()
+            .unwrap();
         let pid = child.id() as i32;
         let pidfd = open_pidfd(pid).ok();
         let descriptor = nix::sys::wait::Id::Pid(nix::unistd::Pid::from_raw(pid));

@@ -117,7 +117,9 @@ pub fn machine_memory() -> Option<(u64, u64)> {
 /// (`oom_kill` of `/proc/vmstat`, from Linux 4.13 on).
 pub fn machine_oom_kills() -> Option<u64> {
     let text = read_text("/proc/vmstat", MAX_BYTES)?;
-    let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("oom_kill "))?;
     line.trim().parse().ok()
 }
 

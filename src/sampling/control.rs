@@ -3,8 +3,8 @@
 use crate::os::bell::Bell;
 use crate::os::clock::monotonic_ns;
 use std::io;
-use std::sync::{Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Flags and figures shared by the threads of a session.
 #[derive(Debug)]
