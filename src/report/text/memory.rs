@@ -118,18 +118,26 @@ fn limits(out: &mut String, analysis: &Analysis, is_brief: bool) {
             bytes(limit.limit_bytes as f64),
         );
         let share = percent(limit.share());
+        let is_reached = analysis.ends.iter().any(|end| {
+            matches!(&end.reason, Some(Reason::CgroupLimit { path, .. })
+                if limit.of == LimitOf::Cgroup && *path == limit.path)
+        });
+        let share = match is_reached {
+            true => format!("{share} at a reading, and reached at the end"),
+            false => share,
+        };
         sentence(
             out,
             "MEMORY  ",
-            &format!("{of}: at most {peak} of {all} in use ({share})"),
+            &format!("of {of} at most {peak} of {all} were in use ({share})"),
         );
     }
 }
 
 fn name(limit: &MemoryLimit) -> String {
     match limit.of {
-        LimitOf::Cgroup => format!("limit of cgroup {}", limit.path),
-        LimitOf::Machine => "the machine".to_owned(),
+        LimitOf::Cgroup => format!("the limit of cgroup {}", limit.path),
+        LimitOf::Machine => "the memory of this machine".to_owned(),
         LimitOf::DevShm => "/dev/shm".to_owned(),
     }
 }
