@@ -85,7 +85,8 @@ named!(
         CgroupSwap = "cgroup_swap",
         /// Limit of a cgroup's memory, bytes; read when it changes. 0: none.
         CgroupLimit = "cgroup_limit",
-        /// Memory of a cgroup from which on it is slowed down, bytes; read when it changes. 0: none.
+        /// Memory of a cgroup from which on it is slowed down, bytes; read when it changes. 0:
+        /// none.
         CgroupHigh = "cgroup_high",
         /// Times in the window that the limit of a cgroup left no memory.
         CgroupLimitHits = "cgroup_limit_hits",
@@ -127,6 +128,21 @@ pub enum TrackUnit {
 pub const SHARE_ONE: u64 = 1_000_000;
 
 impl TrackKind {
+    /// Whether it is read only when it changes, or has happened: then it has no mean.
+    pub fn is_occasional(self) -> bool {
+        matches!(
+            self,
+            Self::CgroupLimit
+                | Self::CgroupHigh
+                | Self::CgroupSwap
+                | Self::CgroupLimitHits
+                | Self::OomKills
+                | Self::DevShmSize
+                | Self::MachineMemory
+                | Self::EndingSignal
+        )
+    }
+
     pub fn unit(self) -> TrackUnit {
         match self {
             Self::Utilization

@@ -37,7 +37,7 @@ pub struct GroupMemory {
     /// `memory.high`: what is above it is slowed down.
     pub high: Option<u64>,
     /// How often the limit left no memory for an allocation (version 2, `oom`), or was reached
-    /// (version 1, `failcnt`).
+    /// (version 1, `failcnt`, with that of memory and swap).
     pub limit_hits: Option<u64>,
     /// Processes of it that the kernel killed for lack of memory, here or on the whole machine. In
     /// version 1 without those of groups below it.
@@ -84,7 +84,12 @@ impl MemoryGroup {
             (field(&events, "oom"), field(&events, "oom_kill"), swap)
         } else {
             let control = self.text("memory.oom_control").unwrap_or_default();
-            let hits = self.number("memory.failcnt");
+            // Of memory, and of memory and swap, which is often the same limit and asked first.
+            let hits = [
+                self.number("memory.failcnt"),
+                self.number("memory.memsw.failcnt"),
+            ];
+            let hits = hits.into_iter().flatten().reduce(u64::saturating_add);
             (
                 hits,
                 field(&control, "oom_kill"),
