@@ -37,7 +37,7 @@ pub struct GroupMemory {
     /// `memory.high`: what is above it is slowed down.
     pub high: Option<u64>,
     /// How often the limit left no memory for an allocation (version 2, `oom`), or was reached
-    /// (version 1, `failcnt`, with that of memory and swap).
+    /// (version 1, `failcnt`, and kills at it).
     pub limit_hits: Option<u64>,
     /// Processes of it that the kernel killed for lack of memory, here or on the whole machine. In
     /// version 1 without those of groups below it.
@@ -84,17 +84,9 @@ impl MemoryGroup {
             (field(&events, "oom"), field(&events, "oom_kill"), swap)
         } else {
             let control = self.text("memory.oom_control").unwrap_or_default();
-            // Of memory, and of memory and swap, which is often the same limit and asked first.
-            let hits = [
-                self.number("memory.failcnt"),
-                self.number("memory.memsw.failcnt"),
-            ];
-            let hits = hits.into_iter().flatten().reduce(u64::saturating_add);
-            (
-                hits,
-                field(&control, "oom_kill"),
-                field(&stat, "total_swap"),
-            )
+            let oom_kills = field(&control, "oom_kill");
+            let hits = self.hits_of_version_1(oom_kills);
+            (hits, oom_kills, field(&stat, "total_swap"))
         };
         Some(GroupMemory {
             used: usage.saturating_sub(cache),
@@ -107,6 +99,18 @@ impl MemoryGroup {
             limit_hits,
             oom_kills,
         })
+    }
+
+    /// Linux 6.18 does not count a charge that fails at the limit of memory and swap, which is
+    /// often that of memory, and asked first. So a kill in a cgroup that was at its limit counts,
+    /// too.
+    fn hits_of_version_1(&self, oom_kills: Option<u64>) -> Option<u64> {
+        let hits = self.number("memory.failcnt")?;
+        let highest = self.number("memory.max_usage_in_bytes")?;
+        // Memory is charged some pages at a time.
+        let is_at = |limit: u64| highest >= limit - limit / 64;
+        let kills = oom_kills.filter(|_| self.limit().is_some_and(is_at));
+        Some(hits.saturating_add(kills.unwrap_or(0)))
     }
 
     fn text(&self, name: &str) -> Option<String> {
