@@ -60,13 +60,15 @@ fn memory_that_does_not_grow_is_not_mentioned() {
 
 const GB: u64 = 1_000_000_000;
 
-/// A trainer (pid 100) and a worker (pid 110) of a minute with readings: kind, pid, path, and
-/// window or time in seconds with a value.
-fn run(readings: &[(TrackKind, i32, &str, (u64, u64), u64)]) -> Analysis {
+/// Kind, pid, path, window in seconds, and value.
+type Reading<'a> = (TrackKind, i32, &'a str, (u64, u64), u64);
+
+/// A trainer (pid 100) and a worker (pid 110) of a minute with readings.
+fn run(readings: &[Reading<'_>]) -> Analysis {
     analyze(&profile_of(readings))
 }
 
-fn profile_of(readings: &[(TrackKind, i32, &str, (u64, u64), u64)]) -> Profile {
+fn profile_of(readings: &[Reading<'_>]) -> Profile {
     let mut builder = Builder::trainer();
     builder.ticks(0, 100 * SECONDS, S::Running, &[user("main", 90)]);
     builder.process(110, 100, &["python", "train.py"]);
@@ -86,7 +88,7 @@ fn profile_of(readings: &[(TrackKind, i32, &str, (u64, u64), u64)]) -> Profile {
 const SIGKILL: u64 = 9;
 const SIGBUS: u64 = 7;
 
-fn reasons(readings: &[(TrackKind, i32, &str, (u64, u64), u64)]) -> Vec<Option<Reason>> {
+fn reasons(readings: &[Reading<'_>]) -> Vec<Option<Reason>> {
     run(readings)
         .ends
         .into_iter()

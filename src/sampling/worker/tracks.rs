@@ -36,8 +36,8 @@ impl Worker {
     /// a program.
     fn end_of(&mut self, end: &EndedBy) -> CounterTracks {
         let mut tracks = CounterTracks::default();
-        let all = self.tables.processes.iter();
-        let known = all.filter(|info| info.pid == end.pid).next_back();
+        let mut all = self.tables.processes.iter();
+        let known = all.rfind(|info| info.pid == end.pid);
         if let Some(info) = known
             && self.ended.insert((info.pid, info.start_ticks))
         {
