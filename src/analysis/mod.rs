@@ -40,6 +40,7 @@ pub mod compile;
 pub mod conditions;
 pub mod diff;
 pub mod dump;
+pub mod ends;
 pub mod energy;
 pub mod forward;
 pub mod full_queue;
@@ -50,6 +51,7 @@ pub mod intervals;
 pub mod job;
 pub mod late_ranks;
 pub mod memory_growth;
+pub mod memory_limits;
 mod module_groups;
 pub mod modules;
 mod nets;
@@ -70,9 +72,11 @@ pub mod waits;
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::profile::{Profile, ProfileSample, Role};
 use collectives::ProcessCollectives;
+use ends::End;
 use energy::Energy;
 use gpu_overlay::{GpuIdle, NoOverlay};
 use memory_growth::Growth;
+use memory_limits::MemoryLimit;
 use quality::QualitySummary;
 use slow_rank::{SlowDevice, SlowRank};
 use summary::ProcessSummary;
@@ -103,6 +107,10 @@ pub struct Analysis {
     pub tracks: TrackSummary,
     /// Processes whose memory grows, fastest first.
     pub growing: Vec<Growth>,
+    /// Limits of memory, and how near it came to them.
+    pub limits: Vec<MemoryLimit>,
+    /// Processes that a signal ended.
+    pub ends: Vec<End>,
     /// Idle time of the device of each rank, and of the primary process, by what its training
     /// thread executed; or why there is none.
     pub gpu_idle: Vec<(ProcessId, Result<GpuIdle, NoOverlay>)>,
@@ -135,6 +143,7 @@ pub fn analyze(profile: &Profile) -> Analysis {
     let primary = summary::primary(&processes);
     let ranks = ranks(&processes, primary);
     let tracks = tracks::summarize(profile);
+    let growing = memory_growth::growing(profile, &tracks, &processes);
     let mut analysis = Analysis {
         verdict: None,
         traced: None,
@@ -144,7 +153,9 @@ pub fn analyze(profile: &Profile) -> Analysis {
         collectives: collectives::all(profile, &ranks),
         slow_rank: slow_rank::slow_rank(profile, &tracks, &processes),
         slow_device: slow_rank::slow_device(profile, &tracks, &processes),
-        growing: memory_growth::growing(profile, &tracks, &processes),
+        limits: memory_limits::limits(profile, &growing),
+        ends: ends::ends(profile),
+        growing,
         processes,
         primary,
         quality: quality::summarize(profile, &ranks),

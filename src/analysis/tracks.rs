@@ -183,7 +183,11 @@ pub fn summarize(profile: &Profile) -> TrackSummary {
         }
     }
     let mut places: FxHashMap<i32, usize> = FxHashMap::default();
-    for &(id, track) in index.of(None) {
+    let lasting = index
+        .of(None)
+        .iter()
+        .filter(|(_, track)| !track.kind.is_occasional());
+    for &(id, track) in lasting {
         let Some(figure) = figure(profile, id, track) else {
             continue;
         };

@@ -3,6 +3,7 @@
 use super::batch::Batch;
 use super::device_thread::Channels;
 use super::feed::Sampled;
+use super::host_memory::HostMemory;
 use super::pace::Pace;
 use crate::model::track::TrackKind;
 use crate::os::clock::{monotonic_ns, process_cpu_ns, thread_cpu_ns};
@@ -30,6 +31,7 @@ pub(super) struct HostThread {
     ends: Channels,
     batch: Batch,
     last: FxHashMap<(TrackKind, i32), Last>,
+    memory: HostMemory,
 }
 
 impl HostThread {
@@ -38,6 +40,7 @@ impl HostThread {
             ends,
             batch: Batch::new(None),
             last: FxHashMap::default(),
+            memory: HostMemory::default(),
         }
     }
 
@@ -75,6 +78,8 @@ impl HostThread {
             self.count(TrackKind::NetworkReceived, &host, received);
             self.count(TrackKind::NetworkSent, &host, sent);
         }
+        let polled = &sampled[..sampled.len().min(MAX_PROCESSES)];
+        self.memory.round(polled, &mut self.batch);
         let is_sampled = |pid: i32| sampled.iter().any(|process| process.pid == pid);
         self.last
             .retain(|(_, pid), _| *pid == 0 || is_sampled(*pid));

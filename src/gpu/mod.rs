@@ -13,6 +13,7 @@ mod device_thread;
 pub mod driver_clock;
 pub mod feed;
 pub mod host;
+mod host_memory;
 pub mod nvml;
 pub mod pace;
 pub mod select;

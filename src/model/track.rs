@@ -64,6 +64,45 @@ named!(
         NetworkSent = "network_sent",
         /// Resident memory of a process that belongs to no file and is no shared memory, bytes.
         Anonymous = "anonymous",
+        /// Swapped-out memory of a process, bytes.
+        Swap = "swap",
+        /// Resident shared memory of a process, bytes.
+        Shared = "shared_memory",
+        /// Locked memory of a process, bytes.
+        Locked = "locked_memory",
+        /// Memory of a process that is pinned for devices, as the kernel counts it, bytes.
+        Pinned = "pinned_memory",
+        /// Memory of a cgroup that the kernel cannot take back, bytes. `process` is its path in
+        /// this and the next ones.
+        CgroupUsed = "cgroup_used",
+        /// Page cache of files of a cgroup, without shared memory, bytes.
+        CgroupCache = "cgroup_cache",
+        /// Shared memory of a cgroup, bytes; a part of what it uses.
+        CgroupShared = "cgroup_shared",
+        /// Anonymous memory of a cgroup, bytes; a part of what it uses.
+        CgroupAnonymous = "cgroup_anonymous",
+        /// Swapped-out memory of a cgroup, bytes.
+        CgroupSwap = "cgroup_swap",
+        /// Limit of a cgroup's memory, bytes; read when it changes. 0: none.
+        CgroupLimit = "cgroup_limit",
+        /// Memory of a cgroup from which on it is slowed down, bytes; read when it changes. 0:
+        /// none.
+        CgroupHigh = "cgroup_high",
+        /// Times in the window that the limit of a cgroup left no memory.
+        CgroupLimitHits = "cgroup_limit_hits",
+        /// Processes that the kernel killed in the window for lack of memory: of a cgroup, or
+        /// without a path of the machine.
+        OomKills = "oom_kills",
+        /// Memory in use of the `/dev/shm` that the first process sees, bytes.
+        DevShmUsed = "dev_shm_used",
+        /// Size of that, bytes; read when it changes.
+        DevShmSize = "dev_shm_size",
+        /// Memory of the machine that programs may still take, bytes.
+        MachineAvailable = "machine_available",
+        /// Memory of the machine, bytes; read when it changes.
+        MachineMemory = "machine_memory",
+        /// The signal that ended a process (signal(7)): one reading, at its end.
+        EndingSignal = "ending_signal",
     }
 );
 
@@ -81,12 +120,29 @@ pub enum TrackUnit {
     Celsius,
     NanosecondsInWindow,
     Bits,
+    /// A plain number.
+    Number,
 }
 
 /// A share of 1 as a counter track's value.
 pub const SHARE_ONE: u64 = 1_000_000;
 
 impl TrackKind {
+    /// Whether it is read only when it changes, or has happened: then it has no mean.
+    pub fn is_occasional(self) -> bool {
+        matches!(
+            self,
+            Self::CgroupLimit
+                | Self::CgroupHigh
+                | Self::CgroupSwap
+                | Self::CgroupLimitHits
+                | Self::OomKills
+                | Self::DevShmSize
+                | Self::MachineMemory
+                | Self::EndingSignal
+        )
+    }
+
     pub fn unit(self) -> TrackUnit {
         match self {
             Self::Utilization
@@ -97,9 +153,26 @@ impl TrackKind {
             | Self::DramActive => TrackUnit::Share,
             Self::Power => TrackUnit::Milliwatts,
             Self::Energy => TrackUnit::Millijoules,
-            Self::MemoryUsed | Self::ProcessMemory | Self::Resident | Self::Anonymous => {
-                TrackUnit::Bytes
-            }
+            Self::MemoryUsed
+            | Self::ProcessMemory
+            | Self::Resident
+            | Self::Anonymous
+            | Self::Swap
+            | Self::Shared
+            | Self::Locked
+            | Self::Pinned
+            | Self::CgroupUsed
+            | Self::CgroupCache
+            | Self::CgroupShared
+            | Self::CgroupAnonymous
+            | Self::CgroupSwap
+            | Self::CgroupLimit
+            | Self::CgroupHigh
+            | Self::DevShmUsed
+            | Self::DevShmSize
+            | Self::MachineAvailable
+            | Self::MachineMemory => TrackUnit::Bytes,
+            Self::CgroupLimitHits | Self::OomKills | Self::EndingSignal => TrackUnit::Number,
             Self::SmClock | Self::MemoryClock => TrackUnit::Megahertz,
             Self::Throttle => TrackUnit::Bits,
             Self::Temperature => TrackUnit::Celsius,

@@ -9,6 +9,7 @@ use super::bell::Bell;
 use super::clock::monotonic_ns;
 use super::launch::open_pidfd;
 use super::new_pids::{NewPids, NewestPid, PidSeries};
+use super::process_end::ending_signal;
 use super::process_info::{Stat, read_stat};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
 use nix::sys::time::TimeSpec;
@@ -34,6 +35,8 @@ pub enum ProcessEvent {
         pid: i32,
         /// Its start time: the pid may be another's by now.
         start_ticks: u64,
+        /// The signal that ended it, where one is known to have.
+        signal: Option<i32>,
     },
     /// The tree exceeds the member limit. Reported once.
     TooMany {
@@ -250,10 +253,14 @@ impl ProcessWatch {
             );
         }
         for pid in ended {
-            self.pidfds.remove(&pid);
+            let pidfd = self.pidfds.remove(&pid).flatten();
             let start_ticks = self.tree.members.get(&pid).copied().unwrap_or(0);
             self.tree.remove(pid);
-            events.push(ProcessEvent::Exited { pid, start_ticks });
+            events.push(ProcessEvent::Exited {
+                pid,
+                start_ticks,
+                signal: ending_signal(pid, pidfd.as_ref().map(AsFd::as_fd)),
+            });
         }
     }
 

@@ -45,6 +45,84 @@ pub fn resident(pid: i32) -> Option<Resident> {
     })
 }
 
+/// Further memory of a process, bytes; mostly none of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FurtherMemory {
+    /// Swapped out, without shared memory.
+    pub swap: u64,
+    /// Resident shared memory: tmpfs (`/dev/shm`), System V, anonymous mappings that are shared.
+    pub shared: u64,
+    /// Locked by mlock(2) and the like.
+    pub locked: u64,
+    /// Pinned for devices, as RDMA's registered memory is.
+    pub pinned: u64,
+}
+
+/// Swap, shared, locked and pinned memory of a process: `VmSwap`, `RssShmem`, `VmLck` and `VmPin`
+/// of `/proc/PID/status` (proc_pid_status(5)), which needs no lock of its address space.
+pub fn further_memory(pid: i32) -> Option<FurtherMemory> {
+    parse_status(&read_text(&format!("/proc/{pid}/status"), MAX_BYTES)?)
+}
+
+fn parse_status(text: &str) -> Option<FurtherMemory> {
+    let mut memory = FurtherMemory::default();
+    let mut has_any = false;
+    for line in text.lines() {
+        let Some((name, value)) = line.split_once(':') else {
+            continue;
+        };
+        let to = match name {
+            "VmSwap" => &mut memory.swap,
+            "RssShmem" => &mut memory.shared,
+            "VmLck" => &mut memory.locked,
+            "VmPin" => &mut memory.pinned,
+            _ => continue,
+        };
+        let kib: u64 = value.trim().strip_suffix(" kB")?.parse().ok()?;
+        *to = kib.saturating_mul(1024);
+        has_any = true;
+    }
+    // One that has ended and was not waited for has no such lines.
+    has_any.then_some(memory)
+}
+
+/// Used bytes and size of the `/dev/shm` that a process sees. `None` where it is no tmpfs of a
+/// size, or may not be seen.
+pub fn dev_shm(pid: i32) -> Option<(u64, u64)> {
+    // The links of /proc lead into the process's mount namespace; a link in it would lead out.
+    let folder = format!("/proc/{pid}/root/dev/shm");
+    let metadata = std::fs::symlink_metadata(&folder).ok()?;
+    let space = nix::sys::statfs::statfs(folder.as_str()).ok()?;
+    if !metadata.is_dir() || space.filesystem_type() != nix::sys::statfs::TMPFS_MAGIC {
+        return None;
+    }
+    let block = u64::try_from(space.block_size()).ok()?;
+    let size = space.blocks().checked_mul(block)?;
+    let free = space.blocks_free().checked_mul(block)?;
+    (size > 0).then(|| (size.saturating_sub(free), size))
+}
+
+/// Available and total memory of the machine, bytes (proc_meminfo(5)).
+pub fn machine_memory() -> Option<(u64, u64)> {
+    let text = read_text("/proc/meminfo", MAX_BYTES)?;
+    let field = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+        kib.checked_mul(1024)
+    };
+    Some((field("MemAvailable:")?, field("MemTotal:")?))
+}
+
+/// Processes that the kernel has killed for lack of memory since it started, on the whole machine
+/// (`oom_kill` of `/proc/vmstat`, from Linux 4.13 on).
+pub fn machine_oom_kills() -> Option<u64> {
+    let text = read_text("/proc/vmstat", MAX_BYTES)?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("oom_kill "))?;
+    line.trim().parse().ok()
+}
+
 /// Bytes that a process has read from storage and written to it since it started: `read_bytes` and
 /// `write_bytes` of `/proc/PID/io` (proc_pid_io(5)). Data served by the page cache is in neither.
 /// `None` if the kernel refuses.
@@ -113,6 +191,21 @@ mod tests {
         assert_eq!(parse_net_dev(net), Some((107, 33)));
         assert_eq!(parse_net_dev("a\nb\n"), None);
         assert_eq!(parse_net_dev("a\nb\neth0: 1 2 3\n"), None);
+    }
+
+    #[test]
+    fn further_memory_is_found_in_status() {
+        let text = "Name:\ta\nVmLck:\t       4 kB\nVmPin:\t       0 kB\nRssShmem:\t      16 kB\nVmSwap:\t       8 kB\n";
+        let expected = FurtherMemory {
+            swap: 8192,
+            shared: 16384,
+            locked: 4096,
+            pinned: 0,
+        };
+        assert_eq!(parse_status(text), Some(expected));
+        assert_eq!(parse_status("Name:\ta\nState:\tZ (zombie)\n"), None);
+        let (available, total) = machine_memory().expect("it has memory");
+        assert!(available > 0 && available < total);
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub(super) fn device_name(profile: &Profile, gpu: Option<GpuId>) -> String {
 /// `sm active`, `process memory of python (pid 17)`.
 pub(super) fn name(track: &TrackInfo) -> String {
     let of = match track.pid {
+        // A cgroup has its path.
+        0 if !track.process.is_empty() => format!(" of {}", label::clean(&track.process, SHORT)),
         0 => String::new(),
         pid => format!(" of {} (pid {pid})", label::clean(&track.process, SHORT)),
     };
@@ -44,6 +46,7 @@ pub(super) fn unit(kind: TrackKind) -> &'static str {
         TrackUnit::Celsius => "C",
         TrackUnit::NanosecondsInWindow => "CPUs",
         TrackUnit::Bits => "reasons",
+        TrackUnit::Number => "",
     }
 }
 

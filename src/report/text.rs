@@ -121,6 +121,7 @@ fn of_recording(profile: &Profile, analysis: &Analysis, options: TextOptions) ->
         sampler::sampler(&mut out, profile, analysis);
         return out;
     }
+    memory::ends(&mut out, profile, analysis);
     verdict::verdict(&mut out, profile, analysis);
     processes::ranks(&mut out, profile, analysis, usize::MAX);
     match analysis.primary() {
@@ -143,7 +144,7 @@ fn of_recording(profile: &Profile, analysis: &Analysis, options: TextOptions) ->
         None => nothing_sampled(&mut out, &profile.run),
     }
     tracks::tracks(&mut out, profile, analysis);
-    memory::growing(&mut out, profile, analysis, usize::MAX);
+    memory::memory(&mut out, profile, analysis, (usize::MAX, false));
     gpu_idle::gpu_idle(&mut out, profile, analysis, options.rows);
     energy::energy(&mut out, profile, analysis);
     processes::others(&mut out, profile, analysis);

@@ -84,6 +84,7 @@ fn unit_name(kind: TrackKind) -> &'static str {
         TrackUnit::Celsius => "C",
         TrackUnit::NanosecondsInWindow => "s",
         TrackUnit::Bits => "reasons",
+        TrackUnit::Number => "",
     }
 }
 

@@ -1,8 +1,10 @@
 //! Lock-free requests of the session to the other threads, and the figures that they publish.
 
 use crate::os::bell::Bell;
+use crate::os::clock::monotonic_ns;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Flags and figures shared by the threads of a session.
 #[derive(Debug)]
@@ -25,6 +27,16 @@ pub(super) struct Control {
     stopped_ns: AtomicU64,
     run_ns: AtomicU64,
     limiting: AtomicBool,
+    ended_by: Mutex<Vec<EndedBy>>,
+}
+
+/// A process that a signal ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EndedBy {
+    pub(super) pid: i32,
+    /// When its end was seen, CLOCK_MONOTONIC.
+    pub(super) time_ns: u64,
+    pub(super) signal: i32,
 }
 
 /// The figures at one time.
@@ -56,7 +68,24 @@ impl Control {
             stopped_ns: AtomicU64::default(),
             run_ns: AtomicU64::default(),
             limiting: AtomicBool::default(),
+            ended_by: Mutex::default(),
         })
+    }
+
+    /// A process of the tree was ended by a signal.
+    pub(super) fn ended_by(&self, pid: i32, signal: i32) {
+        let mut ended = self.ended_by.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.push(EndedBy {
+            pid,
+            time_ns: monotonic_ns(),
+            signal,
+        });
+    }
+
+    /// Those since the last call.
+    pub(super) fn take_ended(&self) -> Vec<EndedBy> {
+        let mut ended = self.ended_by.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut ended)
     }
 
     pub(super) fn request_stop(&self) {

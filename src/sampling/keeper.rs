@@ -178,7 +178,11 @@ impl Keeper {
                 ProcessEvent::Started {
                     pid, start_ticks, ..
                 } => self.started(pid, start_ticks),
-                ProcessEvent::Exited { pid, start_ticks } => self.exited(pid, start_ticks),
+                ProcessEvent::Exited {
+                    pid,
+                    start_ticks,
+                    signal,
+                } => self.exited(pid, start_ticks, signal),
                 ProcessEvent::TooMany { .. } => {}
             }
         }
@@ -236,7 +240,7 @@ impl Keeper {
         rank.map(ProcessInfo::note_of_left_out)
     }
 
-    fn exited(&mut self, pid: i32, start_ticks: u64) {
+    fn exited(&mut self, pid: i32, start_ticks: u64, signal: Option<i32>) {
         if self
             .watched
             .get(&pid)
@@ -245,6 +249,9 @@ impl Keeper {
             self.watched.remove(&pid);
             self.left_out.remove(&pid);
             let _ = self.events.send(KeeperEvent::Gone { pid });
+            if let Some(signal) = signal {
+                self.control.ended_by(pid, signal);
+            }
         }
         if self.watched.is_empty() {
             self.control.set_tree_gone();

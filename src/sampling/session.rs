@@ -287,6 +287,11 @@ impl Session {
         }
     }
 
+    /// A signal ended a process, as its parent knows: before Linux 6.15 nobody else may.
+    pub fn ended_by(&self, pid: i32, signal: i32) {
+        self.control.ended_by(pid, signal);
+    }
+
     /// Whether the target and its descendants have ended, or writing failed.
     pub fn finished(&self) -> bool {
         self.control.is_finished()

@@ -74,6 +74,8 @@ pub(super) struct Worker {
     segments: Sender<Segment>,
     fallback: FallbackLink,
     tracks: TrackFeed,
+    /// Processes whose ending signal was recorded: pid and start.
+    ended: FxHashSet<(i32, u64)>,
     tables: Tables,
     images: FxHashMap<ProcessId, ProcessImage>,
     store: Arc<ModuleStore>,
@@ -132,6 +134,7 @@ impl Worker {
             segments,
             fallback,
             tracks,
+            ended: FxHashSet::default(),
             tables: Tables::default(),
             images: FxHashMap::default(),
             store: Arc::default(),

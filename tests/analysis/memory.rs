@@ -2,8 +2,10 @@
 
 use crate::analysis_builder::{Builder, S, fetch, user};
 use crate::track_builder::{put, track};
-use torchspy::analysis::analyze;
-use torchspy::model::track::TrackKind;
+use torchspy::analysis::ends::Reason;
+use torchspy::analysis::{Analysis, analyze};
+use torchspy::model::profile::Profile;
+use torchspy::model::track::{TrackInfo, TrackKind};
 use torchspy::report::text::{Detail, TextOptions, render_summary};
 
 /// Two readings a second.
@@ -54,4 +56,137 @@ fn a_trainer_that_allocates_is_named_with_its_rate() {
 #[test]
 fn memory_that_does_not_grow_is_not_mentioned() {
     assert_eq!(job(|_| 1e9, |at| 5e8 + 1e7 * (at % 3.0)), "");
+}
+
+const GB: u64 = 1_000_000_000;
+
+/// Kind, pid, path, window in seconds, and value.
+type Reading<'a> = (TrackKind, i32, &'a str, (u64, u64), u64);
+
+/// A trainer (pid 100) and a worker (pid 110) of a minute with readings.
+fn run(readings: &[Reading<'_>]) -> Analysis {
+    analyze(&profile_of(readings))
+}
+
+fn profile_of(readings: &[Reading<'_>]) -> Profile {
+    let mut builder = Builder::trainer();
+    builder.ticks(0, 100 * SECONDS, S::Running, &[user("main", 90)]);
+    builder.process(110, 100, &["python", "train.py"]);
+    for &(kind, pid, path, (from_s, to_s), value) in readings {
+        let info = TrackInfo {
+            kind,
+            gpu: None,
+            pid,
+            process: path.to_owned(),
+        };
+        let track = builder.sideband.tracks.tracks.intern(&info);
+        put(&mut builder, track, from_s * GB, to_s * GB, value);
+    }
+    builder.profile()
+}
+
+const SIGKILL: u64 = 9;
+const SIGBUS: u64 = 7;
+
+fn reasons(readings: &[Reading<'_>]) -> Vec<Option<Reason>> {
+    run(readings)
+        .ends
+        .into_iter()
+        .map(|end| end.reason)
+        .collect()
+}
+
+#[test]
+fn the_kernel_kills_as_many_as_its_counter_says() {
+    use TrackKind::{CgroupLimit, CgroupLimitHits, EndingSignal, OomKills};
+    // Version 2: the job's own cgroup has no limit, its parent has; all counters count the kill.
+    let mut readings = vec![
+        (CgroupLimit, 0, "/pod", (1, 1), 4 * GB),
+        (OomKills, 0, "/pod/job", (30, 31), 1),
+        (OomKills, 0, "/pod", (30, 31), 1),
+        (OomKills, 0, "", (30, 31), 1),
+        (CgroupLimitHits, 0, "/pod", (30, 31), 3),
+        (EndingSignal, 100, "", (34, 34), SIGKILL),
+        // Of the rest of the job a launcher makes an end.
+        (EndingSignal, 110, "", (35, 35), SIGKILL),
+    ];
+    let limit = Reason::CgroupLimit {
+        path: "/pod".to_owned(),
+        limit_bytes: 4 * GB,
+    };
+    assert_eq!(reasons(&readings), [Some(limit), None]);
+    // Without an event at a limit that is known.
+    readings.remove(4);
+    let path = "/pod/job".to_owned();
+    assert_eq!(
+        reasons(&readings),
+        [Some(Reason::OutOfMemory { path }), None]
+    );
+    // Only the machine's counter rose.
+    readings.drain(1..3);
+    assert_eq!(reasons(&readings), [Some(Reason::MachinePerhaps), None]);
+    // Long before, and afterwards.
+    for at in [(1, 2), (40, 41)] {
+        readings[1] = (OomKills, 0, "", at, 1);
+        assert_eq!(reasons(&readings), [None, None]);
+    }
+}
+
+#[test]
+fn a_bus_error_is_put_down_to_dev_shm_if_that_was_full() {
+    use TrackKind::{DevShmSize, DevShmUsed, EndingSignal};
+    let full = |used: u64, at: u64| {
+        let readings = [
+            (DevShmSize, 0, "", (1, 1), 64),
+            (DevShmUsed, 0, "", (at, at), used),
+            (EndingSignal, 110, "", (30, 30), SIGBUS),
+        ];
+        match reasons(&readings)[..] {
+            [Some(Reason::DevShm { perhaps, .. })] => Some(!perhaps),
+            _ => None,
+        }
+    };
+    assert_eq!(full(63, 29), Some(true));
+    assert_eq!(full(40, 29), Some(false));
+    assert_eq!(full(3, 29), None);
+    assert_eq!(full(64, 10), None);
+}
+
+#[test]
+fn the_limit_with_least_left_is_told_with_the_time_to_it() {
+    use TrackKind::{Anonymous, CgroupLimit, CgroupUsed, MachineAvailable, MachineMemory};
+    let mut readings = vec![
+        (MachineMemory, 0, "", (1, 1), 64 * GB),
+        (MachineAvailable, 0, "", (50, 50), 30 * GB),
+        (CgroupLimit, 0, "/job", (1, 1), 4 * GB),
+        (CgroupUsed, 0, "/job", (59, 59), 4 * GB - 400_000_000),
+    ];
+    readings.extend((0..SECONDS).map(|at| (Anonymous, 100, "", (at, at), GB + at * 2_000_000)));
+    let profile = profile_of(&readings);
+    let analysis = analyze(&profile);
+    let [binding, machine] = &analysis.limits[..] else {
+        panic!("{:?}", analysis.limits);
+    };
+    assert_eq!(
+        (binding.path.as_str(), binding.limit_bytes),
+        ("/job", 4 * GB)
+    );
+    assert_eq!(machine.peak_bytes, 34 * GB);
+    // 400 MB at 2 MB a second.
+    let left = binding.seconds_left.expect("it grows");
+    assert!(
+        left.low <= 200.0 && 200.0 <= left.high && left.high < 210.0,
+        "{left:?}"
+    );
+    let options = TextOptions {
+        detail: Detail::Brief,
+        ..TextOptions::default()
+    };
+    let text = render_summary(&profile, &analysis, options);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let limit = "MEMORY of the limit of cgroup /job at most 3.6 GB of 4.0 GB were in use (90.0 %)";
+    assert!(text.contains(limit), "{text}");
+    let time =
+        "MEMORY at this rate the limit of cgroup /job (4.0 GB) is reached 3 min after the end";
+    assert!(text.contains(time), "{text}");
 }

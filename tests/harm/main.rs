@@ -14,6 +14,7 @@ mod ends;
 mod exec;
 mod files;
 mod killed;
+mod memory;
 mod recordings;
 mod signals;
 mod so_far;

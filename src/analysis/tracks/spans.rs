@@ -19,7 +19,8 @@ pub fn natural(kind: TrackKind, value: f64) -> f64 {
         | TrackUnit::BytesPerSecond
         | TrackUnit::Megahertz
         | TrackUnit::Celsius
-        | TrackUnit::Bits => value,
+        | TrackUnit::Bits
+        | TrackUnit::Number => value,
     }
 }
 

@@ -406,6 +406,9 @@ impl Recorder {
     fn poll_program(&mut self) {
         if let (Some(program), None) = (&mut self.program, self.exit) {
             self.exit = program.try_wait();
+            if let (Some(Exit::Signal(signal)), Some(finish)) = (self.exit, &self.sampling) {
+                finish.session.ended_by(program.pid(), signal);
+            }
         }
         if self.is_first_process {
             let program = self.program.as_ref().filter(|_| self.exit.is_none());

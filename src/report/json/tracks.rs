@@ -1,7 +1,9 @@
 //! The part of the schema about devices and the host. What was not measured is null.
 
 use crate::analysis::Analysis;
+use crate::analysis::ends::{End, Reason};
 use crate::analysis::memory_growth::Rate;
+use crate::analysis::memory_limits::MemoryLimit;
 use crate::analysis::tracks::{Device, DeviceProcess, Figure, HostProcess, Missing, TrackSummary};
 use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
@@ -121,6 +123,36 @@ pub struct Host {
     pub network_received_bytes: Option<f64>,
     /// The same, sent.
     pub network_sent_bytes: Option<f64>,
+    /// Limits of memory that were read: of cgroups and the machine, that with least left first,
+    /// and then `/dev/shm`.
+    pub memory_limits: Vec<MemoryLimit>,
+    /// Processes that a signal ended.
+    pub ended_by_signal: Vec<Ended>,
+}
+
+/// A process that a signal ended.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct Ended {
+    /// Its pid.
+    pub pid: i32,
+    /// Its rank.
+    pub rank: Option<u32>,
+    /// The signal (signal(7)).
+    pub signal: u64,
+    /// When its end was seen, seconds from the start of the recording.
+    pub at_s: f64,
+    /// Its resident memory at the last reading.
+    pub rss_bytes: Option<u64>,
+    /// `cgroup_limit` (killed by the kernel at a cgroup's limit), `out_of_memory` (killed by the
+    /// kernel, at a limit that was not seen), `machine_out_of_memory` (the kernel killed a process
+    /// of the machine at that time), `dev_shm_full` (a bus error); null if nothing shows one.
+    pub reason: Option<&'static str>,
+    /// Whether the reason is only likely.
+    pub perhaps: bool,
+    /// Path of the cgroup, for reasons that name one.
+    pub cgroup: Option<String>,
+    /// Its limit, or the size of `/dev/shm`.
+    pub limit_bytes: Option<u64>,
 }
 
 /// Use of the host by a process.
@@ -134,6 +166,14 @@ pub struct HostUse {
     pub cpus: Option<f64>,
     /// Peak resident memory.
     pub rss_max_bytes: Option<f64>,
+    /// Peak of what is swapped out; null if it always was 0, or was not read. So are the next ones.
+    pub swap_max_bytes: Option<f64>,
+    /// Peak resident shared memory.
+    pub shared_max_bytes: Option<f64>,
+    /// Peak locked memory.
+    pub locked_max_bytes: Option<f64>,
+    /// Peak memory that is pinned for devices, as the kernel counts it.
+    pub pinned_max_bytes: Option<f64>,
     /// How its memory grows; null if it does not.
     pub memory_growth: Option<MemoryGrowth>,
     /// Bytes read from storage.
@@ -192,18 +232,57 @@ pub(super) fn host(profile: &Profile, analysis: &Analysis) -> Option<Host> {
             .collect(),
         network_received_bytes: total(TrackKind::NetworkReceived),
         network_sent_bytes: total(TrackKind::NetworkSent),
+        memory_limits: analysis.limits.clone(),
+        ended_by_signal: analysis
+            .ends
+            .iter()
+            .map(|end| ended(profile, end))
+            .collect(),
     })
+}
+
+fn ended(profile: &Profile, end: &End) -> Ended {
+    let (reason, perhaps, cgroup, limit_bytes) = match &end.reason {
+        None => (None, false, None, None),
+        Some(Reason::CgroupLimit { path, limit_bytes }) => {
+            let limit = Some(*limit_bytes).filter(|&limit| limit > 0);
+            (Some("cgroup_limit"), false, Some(path), limit)
+        }
+        Some(Reason::OutOfMemory { path }) => (Some("out_of_memory"), false, Some(path), None),
+        Some(Reason::MachinePerhaps) => (Some("machine_out_of_memory"), true, None, None),
+        Some(Reason::DevShm {
+            size_bytes,
+            perhaps,
+            ..
+        }) => (Some("dev_shm_full"), *perhaps, None, Some(*size_bytes)),
+    };
+    Ended {
+        pid: end.pid,
+        rank: end.process.and_then(|id| profile.pid_and_rank(id).1),
+        signal: end.signal,
+        at_s: seconds(end.time_ns.saturating_sub(profile.start_ns)),
+        rss_bytes: end.resident_bytes,
+        reason,
+        perhaps,
+        cgroup: cgroup.cloned(),
+        limit_bytes,
+    }
 }
 
 fn host_use(profile: &Profile, analysis: &Analysis, process: &HostProcess) -> HostUse {
     let mut growing = analysis.growing.iter();
     let growth = growing.find(|growth| growth.pid == process.pid);
     let figure = |kind| process.figures.iter().find(|figure| figure.kind == kind);
+    let high = |kind| figure(kind).map(|figure| figure.high);
     HostUse {
         pid: process.pid,
         rank: process.process.and_then(|id| profile.pid_and_rank(id).1),
         cpus: figure(TrackKind::Cpu).map(|figure| figure.mean),
-        rss_max_bytes: figure(TrackKind::Resident).map(|figure| figure.high),
+        rss_max_bytes: high(TrackKind::Resident),
+        swap_max_bytes: high(TrackKind::Swap),
+        shared_max_bytes: high(TrackKind::Shared),
+        locked_max_bytes: high(TrackKind::Locked),
+        pinned_max_bytes: high(TrackKind::Pinned),
         memory_growth: growth.map(|growth| MemoryGrowth {
             bytes: growth.bytes,
             seconds: growth.length_ns as f64 / 1e9,

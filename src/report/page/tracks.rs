@@ -89,7 +89,7 @@ fn scale(kind: TrackKind) -> f64 {
         TrackUnit::NanosecondsInWindow => 1e3,
         TrackUnit::Milliwatts | TrackUnit::Millijoules => 1e2,
         TrackUnit::Bytes | TrackUnit::BytesInWindow | TrackUnit::BytesPerSecond => 1.0 / 1024.0,
-        TrackUnit::Megahertz | TrackUnit::Celsius | TrackUnit::Bits => 1.0,
+        TrackUnit::Megahertz | TrackUnit::Celsius | TrackUnit::Bits | TrackUnit::Number => 1.0,
     }
 }
 

@@ -75,6 +75,7 @@ pub(super) fn brief(profile: &Profile, analysis: &Analysis, options: TextOptions
         Part::new(STAYS, 0, |out| head(out, profile, analysis)),
         Part::new(1, 0, |out| notes(out, profile, analysis)),
         Part::new(STAYS, 0, |out| warnings(out, profile, analysis)),
+        Part::new(STAYS, 0, |out| memory::ends(out, profile, analysis)),
     ];
     let at_verdict = parts.len();
     parts.push(Part::new(5, RANKS_LEAST, |out| {
@@ -99,7 +100,7 @@ pub(super) fn brief(profile: &Profile, analysis: &Analysis, options: TextOptions
             tracks::brief(out, profile, analysis, DEVICES);
         }));
         parts.push(Part::new(STAYS, 0, |out| {
-            memory::growing(out, profile, analysis, GROWING);
+            memory::memory(out, profile, analysis, (GROWING, true));
         }));
         parts.push(Part::new(STAYS, 0, |out| {
             progress::brief(out, profile, process)

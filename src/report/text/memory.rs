@@ -1,19 +1,182 @@
-//! Processes whose memory grows.
+//! Processes that memory ended, limits that are near, and processes whose memory grows.
 
-use super::format::{counted, seconds};
+use super::format::{counted, percent, seconds};
 use super::sentence;
 use super::tracks::bytes;
 use crate::analysis::Analysis;
+use crate::analysis::ends::{End, Reason, SIGBUS};
 use crate::analysis::memory_growth::{Growth, Rate};
+use crate::analysis::memory_limits::{LimitOf, MemoryLimit};
 use crate::model::profile::Profile;
 use crate::report::label::process_labels;
 
-/// A sentence for each of the first `most` processes whose memory grows.
-pub(super) fn growing(out: &mut String, profile: &Profile, analysis: &Analysis, most: usize) {
-    if analysis.growing.is_empty() {
+/// From this part of a limit on it is reported on one screen.
+const NEAR: f64 = 0.8;
+/// What is further away than this, seconds, is not reported: a month.
+const FAR_S: f64 = 30.0 * 86_400.0;
+/// Most processes that a signal ended.
+const MOST_ENDS: usize = 4;
+
+/// Why processes were ended: a sentence for each of the first for which a reason shows.
+pub(super) fn ends(out: &mut String, profile: &Profile, analysis: &Analysis) {
+    let all = analysis.ends.iter();
+    let explained: Vec<&End> = all
+        .filter(|end| end.reason.is_some() || end.signal == SIGBUS)
+        .collect();
+    if explained.is_empty() {
         return;
     }
     out.push('\n');
+    let labels = process_labels(profile);
+    for end in explained.iter().take(MOST_ENDS) {
+        let label = end.process.and_then(|process| labels.get(process.index()));
+        let who = match label {
+            Some(label) if label.contains("pid ") => label.clone(),
+            label => format!(
+                "{} (pid {})",
+                label.map_or("a process", String::as_str),
+                end.pid
+            ),
+        };
+        sentence(out, "ENDED   ", &end_statement(profile, end, &who));
+    }
+    let more = explained.len().saturating_sub(MOST_ENDS) as u64;
+    if more > 0 {
+        sentence(
+            out,
+            "ENDED   ",
+            &format!("{} more", counted(more, "process")),
+        );
+    }
+}
+
+fn end_statement(profile: &Profile, end: &End, who: &str) -> String {
+    let at = seconds(end.time_ns.saturating_sub(profile.start_ns));
+    let size = |bytes_: u64| bytes(bytes_ as f64);
+    let own = end.resident_bytes.map_or(String::new(), |resident| {
+        format!("; it had {} itself at the last reading", size(resident))
+    });
+    match &end.reason {
+        Some(Reason::CgroupLimit { path, limit_bytes }) => format!(
+            "{who} was killed by the kernel after {at}: out of memory in cgroup {path}, whose limit is {}{own}",
+            size(*limit_bytes)
+        ),
+        Some(Reason::OutOfMemory { path }) => format!(
+            "{who} was killed by the kernel after {at}: out of memory, of the machine or of a cgroup above {path}{own}"
+        ),
+        Some(Reason::MachinePerhaps) => format!(
+            "{who} was ended by SIGKILL after {at}, perhaps by the kernel: it killed a process of this machine for lack of memory then{own}"
+        ),
+        Some(Reason::DevShm {
+            used_bytes,
+            size_bytes,
+            perhaps,
+        }) => {
+            let why = if *perhaps {
+                "perhaps since /dev/shm was full"
+            } else {
+                "/dev/shm was full"
+            };
+            format!(
+                "{who} was ended by a bus error (SIGBUS) after {at}, {why}: {} of {} at the last readings",
+                size(*used_bytes),
+                size(*size_bytes)
+            )
+        }
+        None => format!(
+            "{who} was ended by a bus error (SIGBUS) after {at}; /dev/shm was not full at the last readings"
+        ),
+    }
+}
+
+/// How near memory came to its limits, and a sentence for each of the first `most` processes whose
+/// memory grows. `is_brief`: of limits only those that were near.
+pub(super) fn memory(
+    out: &mut String,
+    profile: &Profile,
+    analysis: &Analysis,
+    (most, is_brief): (usize, bool),
+) {
+    let mut text = String::new();
+    limits(&mut text, analysis, is_brief);
+    growing(&mut text, profile, analysis, most);
+    if !text.is_empty() {
+        out.push('\n');
+        out.push_str(&text);
+    }
+}
+
+fn limits(out: &mut String, analysis: &Analysis, is_brief: bool) {
+    let is_binding = |at: usize, limit: &MemoryLimit| at == 0 || limit.of == LimitOf::DevShm;
+    let all = analysis.limits.iter().enumerate();
+    for (_, limit) in all.filter(|(at, limit)| {
+        is_binding(*at, limit) && (limit.share() >= NEAR || !is_brief && limit.peak_bytes > 0)
+    }) {
+        let of = name(limit);
+        let (peak, all) = (
+            bytes(limit.peak_bytes as f64),
+            bytes(limit.limit_bytes as f64),
+        );
+        let share = percent(limit.share());
+        let is_reached = analysis.ends.iter().any(|end| {
+            matches!(&end.reason, Some(Reason::CgroupLimit { path, .. })
+                if limit.of == LimitOf::Cgroup && *path == limit.path)
+        });
+        let share = match is_reached {
+            true => format!("{share} at a reading, and reached at the end"),
+            false => share,
+        };
+        sentence(
+            out,
+            "MEMORY  ",
+            &format!("of {of} at most {peak} of {all} were in use ({share})"),
+        );
+    }
+}
+
+fn name(limit: &MemoryLimit) -> String {
+    match limit.of {
+        LimitOf::Cgroup => format!("the limit of cgroup {}", limit.path),
+        LimitOf::Machine => "the memory of this machine".to_owned(),
+        LimitOf::DevShm => "/dev/shm".to_owned(),
+    }
+}
+
+/// When the nearest limit is reached, if it goes on like that.
+fn time_left(out: &mut String, analysis: &Analysis) {
+    let limit = analysis.limits.first();
+    let Some((limit, left)) = limit.and_then(|limit| Some((limit, limit.seconds_left?))) else {
+        return;
+    };
+    if left.value > FAR_S {
+        return;
+    }
+    let time = |seconds: f64| span(seconds.min(FAR_S));
+    let text = format!(
+        "at this rate {} ({}) is reached {} after the end of the recording ({} to {})",
+        name(limit),
+        bytes(limit.limit_bytes as f64),
+        time(left.value),
+        time(left.low),
+        time(left.high)
+    );
+    sentence(out, "MEMORY  ", &text);
+}
+
+/// `90 s`, `12 min`, `3.4 h`, `5.0 days`.
+fn span(seconds: f64) -> String {
+    match seconds {
+        ..120.0 => format!("{seconds:.0} s"),
+        ..7200.0 => format!("{:.0} min", seconds / 60.0),
+        ..172_800.0 => format!("{:.1} h", seconds / 3600.0),
+        _ => format!("{:.1} days", seconds / 86_400.0),
+    }
+}
+
+fn growing(out: &mut String, profile: &Profile, analysis: &Analysis, most: usize) {
+    if analysis.growing.is_empty() {
+        return;
+    }
     let labels = process_labels(profile);
     for growth in analysis.growing.iter().take(most) {
         let label = labels.get(growth.process.index());
@@ -31,6 +194,7 @@ pub(super) fn growing(out: &mut String, profile: &Profile, analysis: &Analysis, 
             &format!("{} more grow, more slowly", counted(more as u64, "process")),
         );
     }
+    time_left(out, analysis);
 }
 
 /// `worker 3 grows by 1.2 MB (1.1 to 1.3) a step: 80 MB in 60 s`.

@@ -182,7 +182,7 @@ fn amount(kind: TrackKind, value: f64) -> String {
         TrackUnit::Milliwatts | TrackUnit::Millijoules => format!("{value:.0} W"),
         TrackUnit::Bytes => bytes(value),
         TrackUnit::BytesInWindow | TrackUnit::BytesPerSecond => format!("{}/s", bytes(value)),
-        TrackUnit::Megahertz | TrackUnit::Bits => format!("{value:.0}"),
+        TrackUnit::Megahertz | TrackUnit::Bits | TrackUnit::Number => format!("{value:.0}"),
         TrackUnit::Celsius => format!("{value:.0} C"),
         TrackUnit::NanosecondsInWindow => format!("{value:.2}"),
     }

@@ -4,7 +4,8 @@
 use super::Worker;
 use crate::gpu::feed::Sampled;
 use crate::model::process::ProcessInfo;
-use crate::model::track::CounterTracks;
+use crate::model::track::{CounterTracks, TrackInfo, TrackKind, TrackMerger, TrackPoint};
+use crate::sampling::control::EndedBy;
 
 impl Worker {
     /// Publishes the sampled processes to the collectors.
@@ -16,12 +17,49 @@ impl Worker {
 
     pub(super) fn take_tracks(&mut self, last: bool) -> CounterTracks {
         self.publish_targets();
-        if last {
+        let collected = if last {
             self.tracks.take_last()
         } else {
             self.tracks.take()
+        };
+        let ended = self.inbox.control.take_ended();
+        if ended.is_empty() {
+            return collected;
         }
+        let mut merger = TrackMerger::default();
+        merger.add(&collected);
+        ended.iter().for_each(|end| merger.add(&self.end_of(end)));
+        merger.finish()
     }
+
+    /// The signal that ended a process; none twice: the launcher and the keeper both see the end of
+    /// a program.
+    fn end_of(&mut self, end: &EndedBy) -> CounterTracks {
+        let mut tracks = CounterTracks::default();
+        let mut all = self.tables.processes.iter();
+        let known = all.rfind(|info| info.pid == end.pid);
+        if let Some(info) = known
+            && self.ended.insert((info.pid, info.start_ticks))
+        {
+            let track = tracks.tracks.intern(&TrackInfo {
+                kind: TrackKind::EndingSignal,
+                gpu: None,
+                pid: info.pid,
+                process: name_of(info),
+            });
+            tracks.points.push(TrackPoint {
+                track,
+                start_ns: end.time_ns,
+                end_ns: end.time_ns,
+                value: u64::try_from(end.signal).unwrap_or(0),
+            });
+        }
+        tracks
+    }
+}
+
+fn name_of(info: &ProcessInfo) -> String {
+    info.exe.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
 fn sampled(info: &ProcessInfo) -> Sampled {
@@ -32,7 +70,7 @@ fn sampled(info: &ProcessInfo) -> Sampled {
         .map(|(_, value)| value.clone());
     Sampled {
         pid: info.pid,
-        name: info.exe.rsplit('/').next().unwrap_or_default().to_owned(),
+        name: name_of(info),
         has_cuda: info.has_cuda,
         visible,
     }
