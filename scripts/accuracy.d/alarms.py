@@ -1,7 +1,7 @@
 """Part alarms: `torchspy watch` on a job that evaluates, writes checkpoints, compiles, pauses and waits for data (issue 20): none of it is a
 hang, though nothing moves for three times as long as a hang must last here. At the end it does hang.
 
-A day at the default of a minute has as many such standstills as some cycles here. Each cycle has a new watch, since one that has seen a
+Each cycle has a new watch, since one that has seen a
 long standstill waits longer for the next, and begins with another part.
 """
 
