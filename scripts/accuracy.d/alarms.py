@@ -1,8 +1,7 @@
 """Part alarms: `torchspy watch` on a job that evaluates, writes checkpoints, compiles, pauses and waits for data (issue 20): none of it is a
 hang, though nothing moves for three times as long as a hang must last here. At the end it does hang.
 
-Each cycle has a new watch, since one that has seen a
-long standstill waits longer for the next, and begins with another part.
+Each cycle has a new watch, since one that has seen a long standstill waits longer for the next, and begins with another part.
 """
 
 import os
