@@ -1,7 +1,7 @@
 //! Parallel groups of a trainer of Megatron Core, which keeps them in global variables.
 //!
-//! They are made once, before training. So they are searched for at growing intervals, and as
-//! rarely once they are read.
+//! They are made once, one after the other, before training. So they are searched for at growing
+//! intervals, that begin anew while they change.
 
 use super::ProgressProbe;
 use crate::memory::Memory;
@@ -11,8 +11,10 @@ use crate::python::modules::read_module;
 use crate::python::objects::read_str;
 use crate::torch::rules::groups::{PARALLEL_GROUPS, PARALLEL_STATE};
 
-/// Pauses between two searches, ns: the first, and the longest.
-const PAUSES_NS: (u64, u64) = (1_000_000_000, 60_000_000_000);
+/// Pauses between two searches, ns: the first, and the longest before and after groups were found.
+const FIRST_PAUSE_NS: u64 = 1_000_000_000;
+const LONGEST_PAUSE_NS: u64 = 8_000_000_000;
+const FOUND_PAUSE_NS: u64 = 60_000_000_000;
 /// Maximum length of a variable's name, bytes.
 const MAX_NAME: usize = 64;
 
@@ -21,6 +23,8 @@ const MAX_NAME: usize = 64;
 pub(super) struct GroupSearch {
     due_ns: u64,
     pause_ns: u64,
+    /// What was found last.
+    found: Option<String>,
 }
 
 impl ProgressProbe {
@@ -30,14 +34,23 @@ impl ProgressProbe {
         now_ns: u64,
         live: &dyn Memory,
     ) -> Option<(&'static str, String)> {
-        let search = &mut self.group_search;
-        if now_ns < search.due_ns {
+        if now_ns < self.group_search.due_ns {
             return None;
         }
-        search.pause_ns = (search.pause_ns * 2).clamp(PAUSES_NS.0, PAUSES_NS.1);
+        let dimensions = self.dimensions(live).filter(|found| !found.is_empty());
+        let found = dimensions.map(|dimensions| text_of(&dimensions));
+        let search = &mut self.group_search;
+        let longest_ns = match found {
+            Some(_) => FOUND_PAUSE_NS,
+            None => LONGEST_PAUSE_NS,
+        };
+        search.pause_ns = match found == search.found {
+            true => (search.pause_ns * 2).clamp(FIRST_PAUSE_NS, longest_ns),
+            false => FIRST_PAUSE_NS,
+        };
         search.due_ns = now_ns.saturating_add(search.pause_ns);
-        let dimensions = self.dimensions(live)?;
-        (!dimensions.is_empty()).then(|| (facts::PARALLEL_GROUPS, text_of(&dimensions)))
+        search.found.clone_from(&found);
+        Some((facts::PARALLEL_GROUPS, found?))
     }
 
     /// The groups of more than one rank; `None` if they are not made yet, or one cannot be read.
