@@ -49,7 +49,7 @@ impl HostThread {
         let mut pace = Pace::default();
         loop {
             let began = (Instant::now(), thread_cpu_ns());
-            self.round();
+            self.round(false);
             self.batch.send(&self.ends.batches);
             pace.spent(thread_cpu_ns().saturating_sub(began.1));
             let left = PERIOD
@@ -58,7 +58,7 @@ impl HostThread {
             match self.ends.stop.recv_timeout(left) {
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => {
-                    self.round();
+                    self.round(true);
                     self.batch.send(&self.ends.batches);
                     return;
                 }
@@ -66,7 +66,7 @@ impl HostThread {
         }
     }
 
-    fn round(&mut self) {
+    fn round(&mut self, last: bool) {
         let sampled = self.ends.shared.sampled();
         for process in sampled.iter().take(MAX_PROCESSES) {
             self.process(process);
@@ -79,7 +79,7 @@ impl HostThread {
             self.count(TrackKind::NetworkSent, &host, sent);
         }
         let polled = &sampled[..sampled.len().min(MAX_PROCESSES)];
-        self.memory.round(polled, &mut self.batch);
+        self.memory.round(polled, &mut self.batch, last);
         let is_sampled = |pid: i32| sampled.iter().any(|process| process.pid == pid);
         self.last
             .retain(|(_, pid), _| *pid == 0 || is_sampled(*pid));

@@ -10,7 +10,7 @@ use crate::os::process_usage::{dev_shm, further_memory, machine_memory, machine_
 use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
 
-/// Time between two readings of a process.
+/// Time between two readings.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Time between two checks whether a process is in another cgroup.
 const MOVES: Duration = Duration::from_secs(30);
@@ -22,7 +22,7 @@ const MAX_GROUPS: usize = 64;
 /// What is polled, and the last readings.
 #[derive(Default)]
 pub(super) struct HostMemory {
-    /// When the processes were read.
+    /// When all was read.
     read: Option<Instant>,
     /// When the cgroups of a process were listed.
     listed: FxHashMap<i32, Instant>,
@@ -35,18 +35,18 @@ pub(super) struct HostMemory {
 }
 
 impl HostMemory {
-    /// Reads all; the processes themselves if it is time.
-    pub(super) fn round(&mut self, sampled: &[Sampled], batch: &mut Batch) {
+    /// Reads all if it is time, or if this is the `last` round: what ended the processes shows in
+    /// it.
+    pub(super) fn round(&mut self, sampled: &[Sampled], batch: &mut Batch, last: bool) {
         let now = Instant::now();
         // The thread's own period may end a little early.
         let is_due = |read: Instant| now.duration_since(read) + PERIOD / 10 >= PERIOD;
-        if self.read.is_none_or(is_due) {
-            self.read = Some(now);
-            sampled
-                .iter()
-                .for_each(|process| self.process(process, batch));
+        if !last && !self.read.is_none_or(is_due) {
+            return;
         }
+        self.read = Some(now);
         for process in sampled {
+            self.process(process, batch);
             self.list_groups(process.pid, now);
         }
         let is_sampled = |pid: i32| sampled.iter().any(|process| process.pid == pid);
