@@ -118,8 +118,12 @@ pub struct Analysis {
     pub energy: Energy,
     /// What the run is bound by; `None` if the primary process is not a trainer.
     pub verdict: Option<Verdict>,
-    /// The trace of torch.profiler that the user named.
+    /// The trace of torch.profiler that the user named, or that the recording has.
     pub traced: Option<Traced>,
+    /// How many other processes have one in the recording.
+    pub other_traces: usize,
+    /// Processes that have none although one was asked for, and why.
+    pub without_trace: Vec<(ProcessId, String)>,
 }
 
 impl Analysis {
@@ -144,9 +148,12 @@ pub fn analyze(profile: &Profile) -> Analysis {
     let ranks = ranks(&processes, primary);
     let tracks = tracks::summarize(profile);
     let growing = memory_growth::growing(profile, &tracks, &processes);
+    let window = traced::in_recording(profile);
     let mut analysis = Analysis {
         verdict: None,
-        traced: None,
+        traced: window.traced,
+        other_traces: window.others,
+        without_trace: window.without,
         gpu_idle: gpu_overlay::all(profile, &tracks, &ranks),
         energy: energy::energy(profile, &tracks, &ranks),
         waits: waits::all(profile, &ranks),

@@ -10,6 +10,8 @@ use crate::model::facts::Line;
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::process::ThreadInfo;
 use crate::model::profile::{Profile, Role};
+use crate::model::progress::facts;
+use crate::trace::kept::Kept;
 use crate::trace::{IdleThread, TraceSummary};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -20,6 +22,17 @@ pub struct Traced {
     pub trace: TraceSummary,
     /// The traced process, and what its samples add; else why they add nothing.
     pub joined: Result<Joined, NotJoined>,
+}
+
+/// What `record --trace` kept of torch.profiler's window.
+#[derive(Clone, Debug, Default)]
+pub struct InRecording {
+    /// The trace of the first rank.
+    pub traced: Option<Traced>,
+    /// How many other processes have one.
+    pub others: usize,
+    /// Processes without one, and why.
+    pub without: Vec<(ProcessId, String)>,
 }
 
 /// Why a trace is reported alone.
@@ -48,6 +61,31 @@ pub struct Joined {
 pub fn traced(profile: &Profile, trace: TraceSummary) -> Traced {
     let joined = join(profile, &trace);
     Traced { trace, joined }
+}
+
+/// Finds what the recording itself has.
+pub fn in_recording(profile: &Profile) -> InRecording {
+    let mut traces = Vec::new();
+    let mut found = InRecording::default();
+    for condition in &profile.sideband.conditions {
+        if condition.name != facts::TORCH_TRACE {
+            continue;
+        }
+        match Kept::parse(&condition.value).map(|kept| kept.result) {
+            Some(Ok(trace)) => traces.push((condition.process, *trace)),
+            Some(Err(why)) => found.without.push((condition.process, why)),
+            None => {
+                let why = "what the recording has of it cannot be read";
+                found.without.push((condition.process, why.to_owned()));
+            }
+        }
+    }
+    let rank = |id: ProcessId| profile.process(id).and_then(|process| process.role.rank());
+    traces.sort_by_key(|(process, _)| (rank(*process).unwrap_or(u32::MAX), *process));
+    found.others = traces.len().saturating_sub(1);
+    let first = traces.into_iter().next();
+    found.traced = first.map(|(_, trace)| traced(profile, trace));
+    found
 }
 
 fn join(profile: &Profile, trace: &TraceSummary) -> Result<Joined, NotJoined> {

@@ -190,6 +190,22 @@ pub(crate) struct RecordArguments {
     /// Length of a recording that a trigger makes
     #[arg(long, value_name = "TIME", requires = "trigger", default_value = "60s")]
     pub(crate) trigger_for: String,
+    /// Switch torch.profiler on once, for this time, when the launched program trains: calls and
+    /// shapes of operators, kernels. It slows the program down, and one that ends in that time may
+    /// crash after its last line
+    #[arg(
+        long,
+        value_name = "TIME",
+        conflicts_with_all = ["pid", "trigger", "trace_steps"]
+    )]
+    pub(crate) trace: Option<String>,
+    /// The same for this number of steps
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with_all = ["pid", "trigger"]
+    )]
+    pub(crate) trace_steps: Option<u32>,
     #[command(flatten)]
     pub(crate) sampling: SamplingArguments,
     #[command(flatten)]
@@ -485,6 +501,9 @@ pub(crate) struct ReportArguments {
     /// of operators, kernels, copies
     #[arg(long, value_name = "FILE")]
     pub(crate) trace_file: Option<PathBuf>,
+    /// Started by `record --trace`: print what its recording keeps of the trace
+    #[arg(long, hide = true, requires = "trace_file", conflicts_with_all = ["file", "json", "csv"])]
+    pub(crate) reduced: bool,
     /// Print JSON, by the schema in docs/schema
     #[arg(long)]
     pub(crate) json: bool,

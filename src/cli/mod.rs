@@ -56,6 +56,7 @@ mod trigger;
 mod under_way;
 mod view;
 mod watch_plan;
+mod window;
 
 use args::Arguments;
 use clap::Parser;

@@ -3,6 +3,7 @@
 use super::failure::Failure;
 use super::monitor::Conditions;
 use super::plan::Trigger;
+use super::window;
 use crate::gpu::collector::GpuOptions;
 use crate::gpu::select::GpuChoice;
 use crate::os::redaction::Redaction;
@@ -97,6 +98,31 @@ pub(super) fn parse_duration_of(option: &str, text: &str) -> Result<Duration, Fa
             "30s, 2m, 1m30s, 1h, 500ms, or a number of seconds such as 1.5",
         )),
     }
+}
+
+/// `record --trace` and `--trace-steps`.
+pub(super) fn parse_trace(
+    time: Option<&str>,
+    steps: Option<u32>,
+) -> Result<Option<window::Length>, Failure> {
+    if steps == Some(0) {
+        return Err(Failure::usage(
+            "--trace-steps 0 is no step",
+            "--trace-steps 3, or --trace 2s for a time",
+        ));
+    }
+    let Some(text) = time else {
+        return Ok(steps.map(window::Length::Steps));
+    };
+    let time = parse_duration_of("--trace", text)?;
+    let (shortest, longest) = (window::SHORTEST, window::LONGEST);
+    if time < shortest || time > longest {
+        return Err(Failure::usage(
+            format!("--trace {text}: a window lasts from {shortest:?} to {longest:?}"),
+            "--trace 2s: one second of small operators may take 250 MB and a second to write",
+        ));
+    }
+    Ok(Some(window::Length::Time(time)))
 }
 
 /// Deviations of `--trigger slow`.

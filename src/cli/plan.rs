@@ -19,7 +19,7 @@ use super::monitor::Conditions;
 use super::objects::address::{self, Address};
 use super::option_values::{
     parse_duration, parse_duration_of, parse_editor, parse_gpu, parse_max_stopped, parse_ranks,
-    parse_rate, parse_regex, parse_snapshot, parse_trigger, redaction,
+    parse_rate, parse_regex, parse_snapshot, parse_trace, parse_trigger, redaction,
 };
 use super::output_names::{OutputFile, named_output, parse_outputs};
 use super::output_pattern;
@@ -28,6 +28,7 @@ use super::rules::Rules;
 use super::scaling_plan::ScalingPlan;
 use super::trace_plan::{self, ReportTable, TracePlan};
 use super::watch_plan::WatchPlan;
+use super::window;
 use crate::analysis::progress::window::StepRange;
 use crate::gpu::select::GpuChoice;
 use crate::model::region::Region;
@@ -143,6 +144,8 @@ pub(crate) struct RecordPlan {
     pub(crate) snapshot: Option<SnapshotEvery>,
     /// `None`: recording begins at once.
     pub(crate) trigger: Option<Trigger>,
+    /// torch.profiler is switched on once.
+    pub(crate) trace: Option<window::Length>,
     pub(crate) drawing: Drawing,
     pub(crate) regions: Vec<Region>,
     pub(crate) rules: Rules,
@@ -362,9 +365,8 @@ fn report(mut arguments: ReportArguments) -> Result<Plan, Failure> {
         }
         (Some(file), trace) => (file, trace),
     };
-    match trace {
-        Some(_) => trace_plan::refuse_beside(&arguments, is_job(&file))?,
-        None => trace_plan::refuse_without(&arguments)?,
+    if trace.is_some() {
+        trace_plan::refuse_beside(&arguments, is_job(&file))?;
     }
     if is_job(&file) {
         return Ok(Plan::ReportJob(JobPlan::new(file, arguments)?));
@@ -391,7 +393,7 @@ fn report(mut arguments: ReportArguments) -> Result<Plan, Failure> {
         csv: arguments
             .csv
             .as_deref()
-            .map(|name| trace_plan::table(name, trace.is_some()))
+            .map(trace_plan::table)
             .transpose()?,
         trace,
         text: TextOptions {
@@ -492,6 +494,7 @@ impl RecordPlan {
         Ok(Self {
             snapshot,
             trigger,
+            trace: parse_trace(arguments.trace.as_deref(), arguments.trace_steps)?,
             ras,
             target: Target::new(("record", "record"), arguments.pid, arguments.command)?,
             options,
@@ -922,6 +925,10 @@ mod tests {
             "record --snapshot 30s -o x.tspy -- x",
             "record --snapshot 1s -- x",
             "record --snapshot often -- x",
+            "record --trace soon -- x",
+            "record --trace 50ms -- x",
+            "record --trace 31s -- x",
+            "record --trace-steps 0 -- x",
             "record --trigger step:4 -- x",
             "record --trigger file: -- x",
             "record --trigger file:{rnk} -- x",

@@ -10,7 +10,7 @@ use crate::model::frame::Frame;
 use crate::model::ids::{ProcessId, StackId};
 use crate::model::nccl_ras::{KeptRas, RasAnswer};
 use crate::model::process::ProcessInfo;
-use crate::model::progress::{Condition, CounterKind, facts};
+use crate::model::progress::{CounterKind, facts};
 use crate::model::segment::Segment;
 use crate::model::tables::Tables;
 use crate::os::nccl_ras::Claim;
@@ -66,17 +66,7 @@ impl<S> RasSink<S> {
         let process = self.process.as_ref()?;
         let kept = self.unwritten.take()?;
         let mut with = segment.clone();
-        let processes = &mut with.tables.processes;
-        let at = processes.iter().position(|each| each == process);
-        let at = at.unwrap_or_else(|| {
-            processes.push(process.clone());
-            processes.len() - 1
-        });
-        with.sideband.conditions.push(Condition {
-            process: ProcessId::from_index(at),
-            name: facts::NCCL_RAS.to_owned(),
-            value: kept.text(),
-        });
+        with.add_condition(process, facts::NCCL_RAS, kept.text());
         Some(with)
     }
 }

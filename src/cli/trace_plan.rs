@@ -11,6 +11,8 @@ use std::path::PathBuf;
 pub(crate) struct TracePlan {
     pub(crate) file: PathBuf,
     pub(crate) json: bool,
+    /// What a recording keeps of it is printed.
+    pub(crate) is_reduced: bool,
     /// A table, printed alone as CSV.
     pub(crate) csv: Option<MakeOfTrace>,
     /// What of the text is printed.
@@ -46,6 +48,7 @@ impl TracePlan {
         Ok(Self {
             file,
             json: arguments.json,
+            is_reduced: arguments.reduced,
             csv: arguments.csv.as_deref().map(table_alone).transpose()?,
             text: TextOptions {
                 detail: match arguments.full || arguments.top.is_some() {
@@ -101,24 +104,17 @@ pub(crate) enum ReportTable {
 }
 
 /// The table of that name.
-pub(super) fn table(name: &str, has_trace: bool) -> Result<ReportTable, Failure> {
+pub(super) fn table(name: &str) -> Result<ReportTable, Failure> {
     let of_recording = tables::named(name).map(ReportTable::Recording);
     let of_trace = || of_trace(name).map(ReportTable::Trace);
-    match of_recording.or_else(|| of_trace().filter(|_| has_trace)) {
-        Some(table) => Ok(table),
-        None if of_trace().is_some() => Err(Failure::usage(
-            format!("{name} is a table of a trace"),
-            "--trace-file FILE names the trace",
-        )),
-        None => {
-            let mut names: Vec<&str> = tables::TABLES.iter().map(|(name, _)| *name).collect();
-            names.extend(names_of_trace().filter(|_| has_trace));
-            Err(Failure::usage(
-                format!("no table is called `{name}`"),
-                format!("these are: {}", names.join(", ")),
-            ))
-        }
-    }
+    of_recording.or_else(of_trace).ok_or_else(|| {
+        let of_recording = tables::TABLES.iter().map(|(name, _)| *name);
+        let names: Vec<&str> = of_recording.chain(names_of_trace()).collect();
+        Failure::usage(
+            format!("no table is called `{name}`"),
+            format!("these are: {}", names.join(", ")),
+        )
+    })
 }
 
 /// Refuses what has no place for a trace.
@@ -137,16 +133,5 @@ pub(super) fn refuse_beside(arguments: &ReportArguments, is_job: bool) -> Result
             "torchspy report FILE --trace-file TRACE, or --trace-file TRACE alone",
         )),
         None => Ok(()),
-    }
-}
-
-/// Refuses what is of a trace where there is none.
-pub(super) fn refuse_without(arguments: &ReportArguments) -> Result<(), Failure> {
-    match arguments.by {
-        Some(ReportByName::Shape | ReportByName::Kernel) => Err(Failure::usage(
-            "samples have neither shapes nor kernels",
-            "--trace-file FILE names a trace of torch.profiler, which has",
-        )),
-        _ => Ok(()),
     }
 }

@@ -1,7 +1,10 @@
 //! A second of recording with all the tables that it needs: the unit that is written, checked and,
 //! if corrupt, lost.
 
+use super::ids::ProcessId;
 use super::module::SymbolInfo;
+use super::process::ProcessInfo;
+use super::progress::Condition;
 use super::sample::Sample;
 use super::sideband::Sideband;
 use super::tables::Tables;
@@ -24,4 +27,21 @@ pub struct Segment {
     pub sideband: Sideband,
     /// Whether this is the last segment of a recording that ended in order.
     pub last: bool,
+}
+
+impl Segment {
+    /// Adds a condition of `process`, which need not be in the tables.
+    pub fn add_condition(&mut self, process: &ProcessInfo, name: &str, value: String) {
+        let processes = &mut self.tables.processes;
+        let at = processes.iter().position(|each| each == process);
+        let at = at.unwrap_or_else(|| {
+            processes.push(process.clone());
+            processes.len() - 1
+        });
+        self.sideband.conditions.push(Condition {
+            process: ProcessId::from_index(at),
+            name: name.to_owned(),
+            value,
+        });
+    }
 }

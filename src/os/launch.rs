@@ -119,22 +119,28 @@ struct Child {
 
 impl SuspendedLaunch {
     /// Forks a child that will run `arguments` (the program first, looked up on PATH) with the
-    /// signals that torchspy was started with.
+    /// signals that torchspy was started with, and `added` variables in place of those of the same
+    /// name.
     ///
     /// # Errors
     /// [`LaunchError::BadArgument`] and [`LaunchError::System`]; whether the program can be run
     /// shows at `resume`.
-    pub fn spawn(arguments: &[OsString], inherited: &Inherited) -> Result<Self, LaunchError> {
+    pub fn spawn(
+        arguments: &[OsString],
+        inherited: &Inherited,
+        added: &[(OsString, OsString)],
+    ) -> Result<Self, LaunchError> {
         let strings = c_strings(arguments)?;
-        let mut pointers: Vec<*const c_char> = strings.iter().map(|s| s.as_ptr()).collect();
-        pointers.push(std::ptr::null());
+        let pointers = null_terminated(&strings);
+        let variables = environment(added)?;
+        let variables = variables.as_deref().map(null_terminated);
         let (gate_read, gate_write) = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
         let (failure_read, failure_write) = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
         // SAFETY: the child calls only `wait_and_exec`, which neither allocates nor locks, and
         // never returns.
         match unsafe { fork() }.map_err(io::Error::from)? {
             ForkResult::Child => {
-                // SAFETY: `strings` and `pointers` live in the child's copy of this frame until
+                // SAFETY: the strings and `pointers` live in the child's copy of this frame until
                 // exec or _exit. The write end of the gate is closed here because the child would
                 // otherwise keep its own gate open.
                 unsafe {
@@ -143,6 +149,7 @@ impl SuspendedLaunch {
                         gate_read.as_raw_fd(),
                         failure_write.as_raw_fd(),
                         &pointers,
+                        variables.as_deref(),
                         inherited,
                     )
                 }
@@ -202,8 +209,7 @@ pub fn replace_self(arguments: &[OsString]) -> LaunchError {
         Ok(strings) => strings,
         Err(error) => return error,
     };
-    let mut pointers: Vec<*const c_char> = strings.iter().map(|s| s.as_ptr()).collect();
-    pointers.push(std::ptr::null());
+    let pointers = null_terminated(&strings);
     // SAFETY: the array is null-terminated, and it and its strings live until the call returns.
     // Rust's runtime ignores SIGPIPE, and exec would pass that on.
     let error = unsafe {
@@ -267,13 +273,14 @@ const GO: u8 = b'g';
 /// closes or exec fails.
 ///
 /// # Safety
-/// To be called in a forked child only. `arguments` is null-terminated and its strings are valid.
-/// Everything called is async-signal-safe, glibc's `execvp` included, which builds its paths on the
-/// stack (posix/execvpe.c).
+/// To be called in a forked child only. `arguments` and `variables` are null-terminated and their
+/// strings are valid. Everything called is async-signal-safe, glibc's `execvp` included, which
+/// builds its paths on the stack (posix/execvpe.c).
 unsafe fn wait_and_exec(
     gate: RawFd,
     failure: RawFd,
     arguments: &[*const c_char],
+    variables: Option<&[*const c_char]>,
     inherited: &Inherited,
 ) -> ! {
     // SAFETY: plain system calls on descriptors that the child owns, with buffers on its stack.
@@ -295,7 +302,10 @@ unsafe fn wait_and_exec(
             libc::signal(libc::SIGCHLD, libc::SIG_IGN);
         }
         let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&inherited.mask), None);
-        libc::execvp(arguments[0], arguments.as_ptr());
+        match variables {
+            Some(variables) => libc::execvpe(arguments[0], arguments.as_ptr(), variables.as_ptr()),
+            None => libc::execvp(arguments[0], arguments.as_ptr()),
+        };
         let number = (Errno::last() as i32).to_ne_bytes();
         libc::write(failure, number.as_ptr().cast(), number.len());
         libc::_exit(127)
@@ -311,6 +321,25 @@ fn c_strings(arguments: &[OsString]) -> Result<Vec<CString>, LaunchError> {
         .map(|argument| CString::new(argument.as_bytes()))
         .collect::<Result<_, _>>()
         .map_err(|_| LaunchError::BadArgument("an argument has a NUL byte"))
+}
+
+fn null_terminated(strings: &[CString]) -> Vec<*const c_char> {
+    let pointers = strings.iter().map(|string| string.as_ptr());
+    pointers.chain([std::ptr::null()]).collect()
+}
+
+/// This process's variables with those that are added; `None`: they are as they are.
+fn environment(added: &[(OsString, OsString)]) -> Result<Option<Vec<CString>>, LaunchError> {
+    if added.is_empty() {
+        return Ok(None);
+    }
+    let is_replaced = |name: &OsString| added.iter().any(|(each, _)| each == name);
+    let kept = std::env::vars_os().filter(|(name, _)| !is_replaced(name));
+    let all = kept.chain(added.iter().cloned()).map(|(name, value)| {
+        let text = [name.as_bytes(), b"=", value.as_bytes()].concat();
+        CString::new(text).map_err(|_| LaunchError::BadArgument("a variable has a NUL byte"))
+    });
+    all.collect::<Result<_, _>>().map(Some)
 }
 
 /// Reads until the buffer is full or the file ends.
@@ -450,7 +479,7 @@ mod tests {
 
     fn spawn(words: &[&str]) -> SuspendedLaunch {
         let words: Vec<OsString> = words.iter().map(OsString::from).collect();
-        SuspendedLaunch::spawn(&words, &inherited()).unwrap()
+        SuspendedLaunch::spawn(&words, &inherited(), &[]).unwrap()
     }
 
     fn wait_for_end(running: &mut Running) -> Exit {
@@ -474,6 +503,15 @@ mod tests {
     }
 
     #[test]
+    fn variables_are_added_and_replaced() {
+        let words = ["sh", "-c", "test \"$HOME$NEW\" = ab && test -n \"$PATH\""];
+        let added = [("HOME", "a"), ("NEW", "b")].map(|(name, value)| (name.into(), value.into()));
+        let words = words.map(OsString::from);
+        let launch = SuspendedLaunch::spawn(&words, &inherited(), &added).unwrap();
+        assert_eq!(wait_for_end(&mut launch.resume().unwrap()), Exit::Code(0));
+    }
+
+    #[test]
     fn what_cannot_be_run_is_told_apart() {
         let missing = spawn(&["/nonexistent/program"]).resume().unwrap_err();
         assert!(matches!(missing, LaunchError::NotFound(_)), "{missing}");
@@ -481,7 +519,7 @@ mod tests {
         let folder = spawn(&["/tmp"]).resume().unwrap_err();
         assert!(matches!(folder, LaunchError::NotExecutable(..)), "{folder}");
         assert_eq!(folder.exit_code(), 126);
-        let empty = SuspendedLaunch::spawn(&[], &inherited()).unwrap_err();
+        let empty = SuspendedLaunch::spawn(&[], &inherited(), &[]).unwrap_err();
         assert_eq!(empty.exit_code(), 2);
     }
 

@@ -145,6 +145,10 @@ pub struct Report {
     /// process that torch.profiler slowed down.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traced: Option<trace::TracedBeside>,
+    /// How many other processes have a trace in the recording (`record --trace`).
+    pub other_traces: usize,
+    /// Processes that have none although `record --trace` asked for one.
+    pub without_trace: Vec<trace::WithoutTrace>,
     /// Use of the host by processes; null if it was not recorded.
     pub host_use: Option<tracks::Host>,
     /// The sampler's figures.

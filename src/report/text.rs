@@ -107,6 +107,7 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
     if let Some(traced) = &analysis.traced {
         trace::beside(&mut out, profile, traced, options);
     }
+    trace::missing(&mut out, profile, analysis);
     out
 }
 

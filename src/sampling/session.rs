@@ -98,6 +98,12 @@ pub trait SegmentSink: Send {
     fn write(&mut self, segment: &Segment) -> io::Result<()>;
 }
 
+impl<S: SegmentSink + ?Sized> SegmentSink for Box<S> {
+    fn write(&mut self, segment: &Segment) -> io::Result<()> {
+        (**self).write(segment)
+    }
+}
+
 /// Progress of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ProgressSnapshot {

@@ -5,6 +5,7 @@ use super::intervals::{clip, common_ns, length_ns, merge};
 use super::steps::Steps;
 use super::{DeviceEvent, DeviceKind, Trace};
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 
 /// No key.
 pub(super) const NONE: u32 = u32::MAX;
@@ -93,7 +94,7 @@ impl Calls {
 }
 
 /// A device's time.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DeviceTime {
     pub device: u64,
     /// What the shares are of: whole steps; without them, from its first event to its last.
@@ -124,7 +125,7 @@ pub struct DeviceTime {
 }
 
 /// Kernels of one name.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KernelTimes {
     /// Index into [`Trace::device_keys`], of the one with the most calls.
     pub key: u32,
@@ -146,7 +147,7 @@ pub struct KernelTimes {
 }
 
 /// A collective with the same arguments, on a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CollectiveTimes {
     /// Index into [`Trace::collectives`].
     pub collective: u32,

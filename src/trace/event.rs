@@ -4,7 +4,7 @@
 //! `torch/csrc/profiler/collection.cpp` and `profiler_kineto.cpp` of pytorch for those of
 //! operators. Every field may be missing or of another type.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
@@ -75,7 +75,7 @@ pub(super) enum Category {
 }
 
 /// What a span on a thread of the host is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum HostKind {
     /// An operator, or a node of autograd's graph.
     Operator,
@@ -86,7 +86,7 @@ pub enum HostKind {
 }
 
 /// What a device did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DeviceKind {
     Kernel,
     Copy,

@@ -4,11 +4,12 @@
 use super::device::{Calls, NONE};
 use super::steps::Steps;
 use super::{HostKind, Span, Trace};
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Calls and times of a [`super::HostKey`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostTimes {
     pub calls: u64,
     /// Of `calls`, those that began in a whole step.

@@ -10,6 +10,8 @@ mod event;
 mod host;
 mod intervals;
 mod json;
+pub mod kept;
+pub mod on_demand;
 mod reader;
 mod steps;
 
@@ -21,9 +23,10 @@ pub use steps::{StepMark, Steps};
 
 use device::{Calls, NONE};
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 
 /// What a trace says of itself.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Head {
     pub host: String,
     /// The process with the most spans, as it sees itself.
@@ -40,7 +43,7 @@ pub struct Head {
 }
 
 /// What was not read, or not kept.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Losses {
     /// Events that are no JSON, lack a field, or are too long.
     pub damaged: u64,
@@ -53,7 +56,7 @@ pub struct Losses {
 }
 
 /// Spans that are counted together: those of one operator with the same shapes and types.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostKey {
     pub kind: HostKind,
     pub name: String,
@@ -66,7 +69,7 @@ pub struct HostKey {
 }
 
 /// What a device did the same way.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceKey {
     pub kind: DeviceKind,
     pub name: String,
@@ -80,7 +83,7 @@ pub struct DeviceKey {
 }
 
 /// The arguments of a collective, by torch's names (`record_param_comms`).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Collective {
     /// `allreduce`.
     pub name: String,
@@ -134,7 +137,7 @@ pub struct Trace {
 }
 
 /// A trace, reduced.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TraceSummary {
     pub head: Head,
     pub losses: Losses,
@@ -162,7 +165,7 @@ pub struct TraceSummary {
 }
 
 /// Idle time of devices that a launch of one thread ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdleThread {
     /// The tid as its process sees it.
     pub tid: Option<u64>,

@@ -1,9 +1,10 @@
 //! Whole steps of the training loop within a trace.
 
 use super::{HostKind, Trace};
+use serde::{Deserialize, Serialize};
 
 /// What marks steps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StepMark {
     #[default]
     None,
@@ -14,7 +15,7 @@ pub enum StepMark {
 }
 
 /// Steps that lie in the trace as a whole.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Steps {
     pub mark: StepMark,
     /// Start and end of each, in order, ns.

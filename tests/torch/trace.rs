@@ -4,7 +4,9 @@ use crate::native_live::torch_python;
 use crate::{record, torchspy};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::Stdio;
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/profiled.py");
 /// As in the program.
@@ -155,4 +157,131 @@ fn calls_shapes_and_times_are_those_of_torch_profiler() {
         let calls = row.map_or(&Value::Null, |row| &row["calls_per_step"]);
         assert_eq!(&sampled["calls_per_step"], calls, "{sampled}");
     }
+}
+
+const WINDOW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/window.py");
+
+/// Records the program, which trains until its standard input ends, with a window: it ends when so
+/// many traces have come. Returns the report.
+fn with_window(program: &[&str], traces: usize, folder: &Path) -> Value {
+    let file = folder.join("w.tspy");
+    let mut child = torchspy()
+        .args(["record", "--trace", "500ms", "-o"])
+        .arg(&file)
+        .arg("--")
+        .args(program)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut said = String::new();
+    let mut come = 0;
+    while come < traces {
+        let line = lines.next().unwrap_or_else(|| panic!("it ended: {said}"));
+        let line = line.unwrap();
+        come += usize::from(line.starts_with("--trace: the trace of process"));
+        said.push_str(&line);
+        said.push('\n');
+    }
+    drop(child.stdin.take());
+    lines.for_each(drop);
+    assert!(child.wait().unwrap().success(), "{said}");
+    let report = torchspy()
+        .args(["report", "--json"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert!(report.status.success());
+    serde_json::from_slice(&report.stdout).unwrap()
+}
+
+#[test]
+fn a_window_counts_what_torch_profiler_counts_in_the_same_program() {
+    let Some(python) = torch_python() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let sums = folder.path().join("sums.json");
+    let words = [python.as_path(), Path::new(WINDOW), &sums].map(|word| word.to_str().unwrap());
+    let report = with_window(&words, 1, folder.path());
+    let traced = &report["traced"];
+    assert_eq!(traced["not_joined"], Value::Null);
+    assert_eq!(traced["steps"]["marked_by"], "optimizer");
+    assert!(traced["steps"]["count"].as_u64().unwrap() > 3);
+    assert_eq!(report["without_trace"], Value::Array(Vec::new()));
+
+    let mut ours = BTreeMap::new();
+    for row in traced["trace_shapes"].as_array().unwrap() {
+        let key = (
+            row["name"].to_string(),
+            as_averaged(&row["shapes"]).to_string(),
+        );
+        let calls = row["calls_per_step"].as_f64().unwrap();
+        *ours.entry(key).or_insert(0.0) += calls;
+    }
+    let file = std::fs::read_to_string(sums).unwrap();
+    let theirs: Vec<(Value, String, f64)> = serde_json::from_str(&file).unwrap();
+    let mut compared = 0;
+    for (name, shapes, calls) in theirs {
+        let shapes: Value = serde_json::from_str(&shapes).unwrap();
+        let key = (name.to_string(), shapes.to_string());
+        // torch's own sums have spans of the profiler itself, too.
+        if name.as_str().unwrap().starts_with("aten::") {
+            assert_eq!(ours.get(&key), Some(&calls), "{key:?}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 20, "{compared}");
+}
+
+#[test]
+fn ranks_have_their_windows_at_the_same_time() {
+    let Some(python) = torch_python() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let python = python.to_str().unwrap();
+    let mut words = vec![python, "-m", "torch.distributed.run", "--standalone"];
+    words.extend(["--nproc-per-node", "2", WINDOW]);
+    let report = with_window(&words, 2, folder.path());
+    assert_eq!(report["without_trace"], Value::Array(Vec::new()));
+    assert_eq!(report["other_traces"], 1);
+    let collectives = report["traced"]["trace_collectives"].as_array().unwrap();
+    // DDP has one bucket.
+    let calls = collectives.iter().map(|row| row["calls_per_step"].as_f64());
+    assert!(
+        calls.into_iter().any(|calls| calls == Some(1.0)),
+        "{collectives:?}"
+    );
+}
+
+#[test]
+fn a_program_that_trains_too_shortly_has_no_window_and_keeps_its_status() {
+    let Some(python) = torch_python() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("w.tspy");
+    let status = torchspy()
+        .args(["record", "--trace", "1s", "-o"])
+        .arg(&file)
+        .arg("--")
+        .arg(python)
+        .args(["-c", "import torch; raise SystemExit(7)"])
+        .stderr(Stdio::null())
+        .stdout(Stdio::null())
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(7));
+    let report = torchspy()
+        .args(["report", "--json"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert_eq!(report["traced"], Value::Null);
+    let reason = report["without_trace"][0]["reason"].as_str().unwrap();
+    assert!(reason.starts_with("no steps"), "{reason}");
 }

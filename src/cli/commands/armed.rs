@@ -122,7 +122,7 @@ impl Armed {
     }
 
     fn start(&self, run: &RunInfo) -> Result<Finish, Failure> {
-        let finish = start(self.plan.clone(), run, self.place.clone())?;
+        let finish = start(self.plan.clone(), run, self.place.clone(), None)?;
         match finish.outputs.keep_recording() {
             Ok(()) => Ok(finish),
             Err(failure) => {

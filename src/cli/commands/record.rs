@@ -11,6 +11,7 @@ use crate::cli::plan::{Drawing, RecordPlan, Target};
 use crate::cli::progress::Progress;
 use crate::cli::ras::RasSink;
 use crate::cli::steering::{Action, Situation, Steering};
+use crate::cli::window::TraceWindow;
 use crate::cli::{hints, messages, output_pattern, target};
 use crate::model::run::RunInfo;
 use crate::os::launch::{Exit, Running, SuspendedLaunch, reap_orphans, replace_self};
@@ -75,8 +76,11 @@ fn launch(
 ) -> Result<ExitCode, Failure> {
     // Before the outputs are opened: files that exist are not emptied for nothing.
     target::check_program(command)?;
+    let window = plan.trace.map(TraceWindow::start).transpose()?;
+    let added = window.as_ref().map(TraceWindow::environment);
     let suspended =
-        SuspendedLaunch::spawn(command, &signals.inherited()).map_err(hints::launch_failure)?;
+        SuspendedLaunch::spawn(command, &signals.inherited(), &added.unwrap_or_default())
+            .map_err(hints::launch_failure)?;
     signals.listen().map_err(Failure::new)?;
     let pid = suspended.pid();
     let shown = target::shown(command, plan.options.redaction);
@@ -87,7 +91,7 @@ fn launch(
     }
     let run = target::run_info(&plan.options, &plan.target, &plan.regions, pid, shown);
     let (duration, snapshot) = (plan.duration, plan.snapshot.clone());
-    let finish = start(plan, &run, place)?;
+    let finish = start(plan, &run, place, window.as_ref())?;
     match suspended.resume() {
         Ok(running) => {
             // Only now: a program that cannot be run replaces no older recording.
@@ -96,6 +100,7 @@ fn launch(
             }
             let mut recorder = Recorder::new(signals, finish, Some(running), duration);
             recorder.snapshots = snapshot.map(Snapshots::new);
+            recorder.window = window;
             Ok(recorder.run())
         }
         Err(error) => {
@@ -133,7 +138,7 @@ fn attach(plan: RecordPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, 
         info.command,
     );
     let (duration, snapshot) = (plan.duration, plan.snapshot.clone());
-    let finish = start(plan, &run, place)?;
+    let finish = start(plan, &run, place, None)?;
     if let Err(failure) = finish.outputs.keep_recording() {
         finish.discard();
         return Err(failure);
@@ -148,6 +153,7 @@ pub(super) fn start(
     plan: RecordPlan,
     run: &RunInfo,
     mut place: JobPlace,
+    window: Option<&TraceWindow>,
 ) -> Result<Finish, Failure> {
     let mut named = run.clone();
     if let Some(key) = &plan.confidential {
@@ -193,7 +199,17 @@ pub(super) fn start(
         ));
     }
     hold_pages(&plan, &named, &mut outputs);
-    match start_session(&plan, run, &outputs) {
+    let to = |sink: RecordingSink| -> Box<dyn SegmentSink> {
+        let sink: Box<dyn SegmentSink> = match plan.ras {
+            true => Box::new(RasSink::new(sink)),
+            false => Box::new(sink),
+        };
+        match window {
+            Some(window) => Box::new(window.sink(sink, &place)),
+            None => sink,
+        }
+    };
+    match start_session(&plan, run, &outputs, to) {
         Ok((session, sink)) => Ok(Finish {
             sending: match spooled {
                 Some(spooled) => Some(spooled.prepare(&outputs, &sink).map_err(Failure::new)?),
@@ -221,15 +237,12 @@ fn start_session(
     plan: &RecordPlan,
     run: &RunInfo,
     outputs: &OpenOutputs,
+    to: impl FnOnce(RecordingSink) -> Box<dyn SegmentSink>,
 ) -> Result<(Session, RecordingSink), Failure> {
     let file = outputs.recording().map_err(Failure::new)?;
     let sink = RecordingSink::start(file, run).map_err(hints::writing_failure)?;
-    let to: Box<dyn SegmentSink> = match plan.ras {
-        true => Box::new(RasSink::new(sink.clone())),
-        false => Box::new(sink.clone()),
-    };
-    let session =
-        Session::start(run.pid, plan.options.clone(), to).map_err(hints::session_failure)?;
+    let session = Session::start(run.pid, plan.options.clone(), to(sink.clone()))
+        .map_err(hints::session_failure)?;
     Ok((session, sink))
 }
 
@@ -300,6 +313,10 @@ struct Recorder {
     is_first_process: bool,
     /// Until sampling ends, if they were asked for.
     snapshots: Option<Snapshots>,
+    /// Until the program has ended, if it was asked for.
+    window: Option<TraceWindow>,
+    /// torch.profiler was on when the program ended.
+    ended_in_window: bool,
 }
 
 impl Recorder {
@@ -337,6 +354,8 @@ impl Recorder {
             deadline: None,
             is_first_process: std::process::id() == 1,
             snapshots: None,
+            window: None,
+            ended_in_window: false,
         }
     }
 
@@ -360,6 +379,9 @@ impl Recorder {
                 }
             }
             self.take_snapshot();
+            for note in self.window.iter().flat_map(TraceWindow::notes) {
+                self.note(&note);
+            }
             if let Some(finish) = &self.sampling {
                 let snapshot = finish.session.progress();
                 if let Some(failure) = finish.sending.as_ref().and_then(Sending::trouble) {
@@ -406,6 +428,8 @@ impl Recorder {
     fn poll_program(&mut self) {
         if let (Some(program), None) = (&mut self.program, self.exit) {
             self.exit = program.try_wait();
+            self.ended_in_window =
+                self.exit.is_some() && self.window.as_ref().is_some_and(TraceWindow::is_open);
             if let (Some(Exit::Signal(signal)), Some(finish)) = (self.exit, &self.sampling) {
                 finish.session.ended_by(program.pid(), signal);
             }
@@ -556,6 +580,14 @@ impl Recorder {
                         messages::warning("another process took the program's exit status");
                     }
                     failed => messages::note(&format!("the program {failed}")),
+                }
+                if exit != Exit::Code(0) && self.ended_in_window {
+                    messages::warning(
+                        "torch.profiler was on (--trace) when the program ended: torch itself may crash then, after the program's last line",
+                    );
+                    messages::hint(
+                        "run it again without --trace to see whether it fails by itself",
+                    );
                 }
                 ExitCode::from(exit.shell_status())
             }

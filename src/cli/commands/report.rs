@@ -5,7 +5,7 @@ use super::log_mlflow;
 use super::report_trace;
 use crate::analysis::analyze;
 use crate::analysis::progress::window::{restrict, restrict_to};
-use crate::analysis::traced::traced;
+use crate::analysis::traced::{Traced, in_recording, traced};
 use crate::cli::failure::Failure;
 use crate::cli::formats::Format;
 use crate::cli::objects::fetch::{address_of, shown};
@@ -20,7 +20,7 @@ use crate::model::seconds;
 use crate::report::csv;
 use crate::report::json::render_json;
 use crate::report::naming::so_far;
-use crate::report::text::render_summary;
+use crate::report::text::{By, render_summary};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -39,8 +39,17 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
         restrict_to_interval(&mut profile, interval)?;
     }
     let mut text = Vec::new();
+    let is_of_trace = matches!(plan.csv, Some(ReportTable::Trace(_)))
+        || matches!(plan.text.by, Some(By::Shape | By::Kernel));
     match (&plan.trace, plan.csv) {
-        (Some(trace), csv) => beside(&profile, trace, csv, plan, &mut text)?,
+        (Some(trace), csv) => {
+            let traced = traced(&profile, report_trace::open(trace)?);
+            beside(&profile, traced, csv, plan, &mut text)?;
+        }
+        (None, csv) if is_of_trace => {
+            let traced = in_recording(&profile).traced.ok_or_else(without_trace)?;
+            beside(&profile, traced, csv, plan, &mut text)?;
+        }
         (None, Some(ReportTable::Recording(table))) => {
             outputs::table(&profile, table, &mut text)?;
         }
@@ -69,18 +78,17 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
 /// The report of a recording with a trace of torch.profiler beside it.
 fn beside(
     profile: &Profile,
-    trace: &Path,
+    traced: Traced,
     csv: Option<ReportTable>,
     plan: &ReportPlan,
     text: &mut Vec<u8>,
 ) -> Result<(), Failure> {
-    let trace = report_trace::open(trace)?;
     if let Some(ReportTable::Trace(table)) = csv {
-        text.extend(csv::render(&table(&trace)).into_bytes());
+        text.extend(csv::render(&table(&traced.trace)).into_bytes());
         return Ok(());
     }
     let mut analysis = analyze(profile);
-    analysis.traced = Some(traced(profile, trace));
+    analysis.traced = Some(traced);
     let written = match csv {
         Some(ReportTable::Recording(table)) => csv::render(&table(profile, &analysis)),
         _ if plan.json => render_json(profile, &analysis).map_err(anyhow::Error::from)?,
@@ -88,6 +96,11 @@ fn beside(
     };
     text.extend(written.into_bytes());
     Ok(())
+}
+
+fn without_trace() -> Failure {
+    Failure::message("the recording has no trace of torch.profiler: samples have neither calls nor shapes nor kernels")
+        .hint("--trace-file FILE names a trace, and record --trace 2s -- COMMAND makes one")
 }
 
 /// Restricts a profile to an interval, ns since its start, and notes that.

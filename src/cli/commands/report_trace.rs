@@ -3,17 +3,27 @@
 use crate::cli::failure::Failure;
 use crate::cli::messages;
 use crate::cli::trace_plan::TracePlan;
+use crate::os::priority;
 use crate::report::csv;
 use crate::report::json::trace::render_trace_json;
 use crate::report::text::trace::render_trace;
+use crate::trace::kept::Kept;
 use crate::trace::{Reading, TraceError, TraceSummary, read, reduce};
 use std::fs::File;
 use std::path::Path;
 use std::process::ExitCode;
 
+/// How far behind the trainer's nice value a window's trace is reduced.
+const BEHIND_TRAINER: i32 = 10;
 const WHAT: &str = "a trace is what prof.export_chrome_trace() or tensorboard_trace_handler() wrote, .json or .json.gz";
 
 pub(crate) fn run(plan: &TracePlan) -> Result<ExitCode, Failure> {
+    if plan.is_reduced {
+        priority::run_behind(BEHIND_TRAINER);
+        let text = Kept::new(Ok(open(&plan.file)?)).text();
+        messages::data(|out| out.write_all(text.as_bytes()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let trace = open(&plan.file)?;
     for missing in trace.missing() {
         messages::warning(&missing);

@@ -85,7 +85,7 @@ fn launch(plan: &TopPlan, command: &[OsString], mut signals: Signals) -> Result<
     let shown = target::shown(command, plan.options.redaction);
     let rank = target::launched_place(command).rank;
     let mut log = ProgramLog::create(&shown, rank)?;
-    let suspended = log.with_streams(|| SuspendedLaunch::spawn(command, &signals.inherited()));
+    let suspended = log.with_streams(|| SuspendedLaunch::spawn(command, &signals.inherited(), &[]));
     let suspended = suspended
         .map_err(Failure::new)?
         .map_err(hints::launch_failure)?;

@@ -3,6 +3,7 @@
 use super::Text;
 use crate::model::progress::{CounterInfo, ProgressPoint};
 use crate::model::text::printable;
+use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 impl Text<'_> {
@@ -47,7 +48,7 @@ impl Text<'_> {
                 "  P{} {} {}",
                 condition.process.0,
                 printable(&condition.name),
-                printable(&condition.value)
+                shortened(&condition.value)
             )?;
         }
         Ok(())
@@ -92,5 +93,15 @@ impl Text<'_> {
             write!(self.out, ", {} {}", printable(name), printable(value))?;
         }
         writeln!(self.out)
+    }
+}
+
+/// Maximum number of characters of a condition's value: those that hold a table have megabytes.
+const MOST_VALUE: usize = 300;
+
+fn shortened(value: &str) -> Cow<'_, str> {
+    match value.char_indices().nth(MOST_VALUE) {
+        Some((end, _)) => Cow::Owned(format!("{}…", printable(&value[..end]))),
+        None => printable(value),
     }
 }

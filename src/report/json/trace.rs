@@ -92,6 +92,24 @@ pub(super) fn beside(profile: &Profile, analysis: &Analysis) -> Option<TracedBes
     })
 }
 
+/// A process of which `record --trace` has no trace.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct WithoutTrace {
+    pub pid: Option<i32>,
+    /// In a few words.
+    pub reason: String,
+}
+
+/// Processes of which `record --trace` has no trace.
+pub(super) fn without(profile: &Profile, analysis: &Analysis) -> Vec<WithoutTrace> {
+    let without = analysis.without_trace.iter();
+    let rows = without.map(|(process, why)| WithoutTrace {
+        pid: profile.process(*process).map(|process| process.info.pid),
+        reason: why.clone(),
+    });
+    rows.collect()
+}
+
 /// Whole steps of a trace.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct TracedSteps {

@@ -3,6 +3,7 @@
 use super::format::{count, counted, cut, percent, printable, seconds, short_time};
 use super::table::{TextTable, table};
 use super::{By, Detail, TextOptions, WIDTH, line, sentence, wrapped};
+use crate::analysis::Analysis;
 use crate::analysis::traced::{Joined, NotJoined, Traced};
 use crate::model::profile::Profile;
 use crate::report::table::Column;
@@ -33,6 +34,16 @@ pub(super) fn beside(out: &mut String, profile: &Profile, traced: &Traced, optio
     }
     out.push('\n');
     head(out, &traced.trace);
+    if let Ok(joined) = &traced.joined {
+        let (start, end) = joined.window;
+        let since_start = |ns: u64| seconds(ns.saturating_sub(profile.start_ns));
+        let text = format!(
+            "It is of {} to {} of the recording, whose samples then are of the slower program.",
+            since_start(start),
+            since_start(end)
+        );
+        sentence(out, "", &text);
+    }
     tables(out, &traced.trace, options);
     match &traced.joined {
         Ok(joined) => during_gaps(out, profile, joined, options),
@@ -46,6 +57,26 @@ pub(super) fn beside(out: &mut String, profile: &Profile, traced: &Traced, optio
             "",
             "Not joined with the recording: it has no samples of the traced time.",
         ),
+    }
+}
+
+/// What `record --trace` recorded of other processes, and what it did not.
+pub(super) fn missing(out: &mut String, profile: &Profile, analysis: &Analysis) {
+    if analysis.other_traces > 0 {
+        let text = format!(
+            "{} more in the recording, of other ranks.",
+            counted(analysis.other_traces as u64, "trace")
+        );
+        sentence(out, "", &text);
+    }
+    for (process, why) in &analysis.without_trace {
+        let pid = profile.process(*process).map(|process| process.info.pid);
+        let of = pid.map_or(String::new(), |pid| format!(" of process {pid}"));
+        let text = format!(
+            "No trace of torch.profiler{of} (--trace): {}.",
+            printable(why)
+        );
+        sentence(out, "", &text);
     }
 }
 

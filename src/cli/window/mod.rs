@@ -1,0 +1,183 @@
+//! `record --trace`: torch's own profiler, switched on once in the launched program, and what it
+//! wrote, reduced, in the recording.
+//!
+//! torchspy is the daemon that each torch of the program asks what to do (see
+//! [`crate::trace::on_demand`]). It answers until the program has ended. When steps are seen, all
+//! processes that train are given the same window; the files that they write go to a private folder,
+//! are reduced by a process of their own, and removed.
+
+mod server;
+mod sink;
+mod steps;
+
+pub(crate) use sink::WindowSink;
+
+use super::failure::Failure;
+use super::messages;
+use crate::torch::job::JobPlace;
+use crate::trace::on_demand::{
+    CONFIGURATION, DEFAULT_CONFIGURATION, MOST_FOLDER, USER_CONFIGURATION, VARIABLES, environment,
+    with_poll,
+};
+use server::Server;
+use std::collections::BTreeSet;
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Longest window: a trace grows by up to 250 MB per second.
+pub(crate) const LONGEST: Duration = Duration::from_secs(30);
+/// Shortest window.
+pub(crate) const SHORTEST: Duration = Duration::from_millis(100);
+/// Longest configuration of a user's that is read, bytes.
+const MOST_CONFIGURATION: usize = 64 << 10;
+
+/// How long the window is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Length {
+    Time(Duration),
+    /// So many whole steps, by their mean length before the window.
+    Steps(u32),
+}
+
+/// What the server, the sink and the recorder have in common.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Processes that have not fetched their configuration, and the configuration.
+    asked: Option<(BTreeSet<i32>, String)>,
+    /// Processes that fetched it, and whose trace has not come.
+    open: BTreeSet<i32>,
+    /// Lines for the terminal.
+    notes: Vec<String>,
+}
+
+impl Shared {
+    fn note(&mut self, text: String) {
+        self.notes.push(text);
+    }
+}
+
+/// What `shared` holds, whatever happened to a thread that held it.
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The daemon, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct TraceWindow {
+    shared: Arc<Mutex<Shared>>,
+    folder: Arc<TempDir>,
+    length: Length,
+    _server: Server,
+}
+
+impl TraceWindow {
+    /// Starts to answer.
+    ///
+    /// # Errors
+    /// Another daemon serves this environment, or no folder, socket or thread can be made.
+    pub(crate) fn start(length: Length) -> Result<Self, Failure> {
+        if let Some(name) = VARIABLES.iter().find(|name| env::var_os(name).is_some()) {
+            let text =
+                format!("--trace: {name} is set: another daemon switches torch.profiler on here");
+            return Err(Failure::message(text).hint(format!("unset {name}, or leave --trace out")));
+        }
+        let cannot = |error: io::Error| {
+            Failure::message(format!("--trace: cannot wait for torch.profiler: {error}"))
+        };
+        let folder = Arc::new(private_folder().map_err(cannot)?);
+        let users = users_configuration().map_err(cannot)?;
+        fs::write(folder.path().join(CONFIGURATION), with_poll(&users)).map_err(cannot)?;
+        let shared: Arc<Mutex<Shared>> = Arc::default();
+        let server = Server::start(folder.path(), shared.clone()).map_err(cannot)?;
+        messages::note(&format!(
+            "--trace: torch.profiler runs once, for {}, when the program trains; a program that ends in that time may crash after its last line",
+            length.words()
+        ));
+        Ok(Self {
+            shared,
+            folder,
+            length,
+            _server: server,
+        })
+    }
+
+    /// Variables of the program.
+    pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
+        environment(self.folder.path())
+    }
+
+    /// Adds what comes of the window to the segments that go to `sink`. `place`: what the program
+    /// is in its job.
+    pub(crate) fn sink<S>(&self, sink: S, place: &JobPlace) -> WindowSink<S> {
+        let is_of_many = place.world_size.is_some_and(|size| size > 1);
+        let (folder, shared) = (self.folder.clone(), self.shared.clone());
+        WindowSink::new(sink, folder, shared, self.length, is_of_many)
+    }
+
+    /// The lines that are to be printed since the last call.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        std::mem::take(&mut lock(&self.shared).notes)
+    }
+
+    /// Whether a process has a window, and its trace has not come: its end in that time may crash.
+    pub(crate) fn is_open(&self) -> bool {
+        !lock(&self.shared).open.is_empty()
+    }
+}
+
+impl Length {
+    fn words(self) -> String {
+        match self {
+            Self::Time(time) => format!("{time:?}"),
+            Self::Steps(1) => "a step".to_owned(),
+            Self::Steps(steps) => format!("{steps} steps"),
+        }
+    }
+}
+
+/// A folder that nobody else may enter, with a short path.
+fn private_folder() -> io::Result<TempDir> {
+    let make = |parent: &Path| {
+        let folder = tempfile::Builder::new()
+            .prefix("torchspy-")
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir_in(parent)?;
+        match folder.path().as_os_str().as_bytes().len() <= MOST_FOLDER {
+            true => Ok(folder),
+            false => Err(io::Error::other("the path of TMPDIR is too long")),
+        }
+    };
+    let parent = std::path::absolute(env::temp_dir())?;
+    make(&parent).or_else(|_| make(Path::new("/tmp")))
+}
+
+/// What the user tells libkineto by a file, which ours replaces.
+fn users_configuration() -> io::Result<String> {
+    let named = env::var_os(USER_CONFIGURATION).map(PathBuf::from);
+    let is_named = named.is_some();
+    let path = named.unwrap_or_else(|| DEFAULT_CONFIGURATION.into());
+    match fs::read(&path) {
+        Ok(bytes) if bytes.len() > MOST_CONFIGURATION => Err(io::Error::other(format!(
+            "{} is no configuration of libkineto",
+            path.display()
+        ))),
+        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        // libkineto goes on without it, too.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !is_named => Ok(String::new()),
+        Err(error) => {
+            messages::warning(&format!(
+                "--trace: the configuration of libkineto cannot be read: {}: {error}",
+                path.display()
+            ));
+            Ok(String::new())
+        }
+    }
+}

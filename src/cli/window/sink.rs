@@ -1,0 +1,293 @@
+//! Asks for the window, and puts what comes of it into the recording.
+
+use super::steps::{Due, Steps};
+use super::{LONGEST, Length, SHORTEST, Shared, lock};
+use crate::model::process::ProcessInfo;
+use crate::model::progress::facts;
+use crate::model::segment::Segment;
+use crate::os::process_info::read_stat;
+use crate::os::process_usage::machine_memory;
+use crate::sampling::session::SegmentSink;
+use crate::torch::rules::RuleSet;
+use crate::trace::kept::Kept;
+use crate::trace::on_demand::{LEAD, Window, trace_name};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::{Builder, JoinHandle, sleep};
+use std::time::{Duration, Instant, SystemTime};
+use tempfile::TempDir;
+
+/// Processes of several recordings have their windows at the same multiple of this time, ms.
+const ROUND_MS: u64 = 10_000;
+/// The least memory of the machine for each process: a window of small operators takes up to
+/// 1.5 GB in its process, and the same on the disk.
+const MEMORY: u64 = 2 << 30;
+/// Maximum size of a trace on the disk, bytes.
+const MOST_TRACE: u64 = 1 << 30;
+/// How long after the end of its window a trace may come.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long the end of a recording waits for traces.
+const LONGEST_END: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(100);
+/// Processes that are remembered.
+const MOST_PROCESSES: usize = 4096;
+
+/// A sink, to which reduced traces are added.
+pub(crate) struct WindowSink<S> {
+    sink: S,
+    folder: Arc<TempDir>,
+    shared: Arc<Mutex<Shared>>,
+    length: Length,
+    /// There are ranks in other recordings.
+    is_of_many: bool,
+    state: State,
+    /// By pid. A segment without its samples does not have a process.
+    processes: BTreeMap<i32, ProcessInfo>,
+    /// Texts of [`Kept`] by pid.
+    unwritten: Vec<(i32, String)>,
+}
+
+enum State {
+    Waits(Steps),
+    Asked(Asked),
+    Over,
+}
+
+/// A window that was asked for.
+struct Asked {
+    /// Processes whose trace has not come.
+    awaited: BTreeSet<i32>,
+    /// When the last of them must have come.
+    deadline: Instant,
+    /// Traces that are being reduced.
+    reducing: Vec<(i32, JoinHandle<String>)>,
+}
+
+impl<S> WindowSink<S> {
+    pub(super) fn new(
+        sink: S,
+        folder: Arc<TempDir>,
+        shared: Arc<Mutex<Shared>>,
+        length: Length,
+        is_of_many: bool,
+    ) -> Self {
+        Self {
+            sink,
+            folder,
+            shared,
+            length,
+            is_of_many,
+            state: State::Waits(Steps::default()),
+            processes: BTreeMap::new(),
+            unwritten: Vec::new(),
+        }
+    }
+
+    fn look(&mut self, segment: &Segment) {
+        for process in &segment.tables.processes {
+            if self.processes.len() < MOST_PROCESSES {
+                self.processes.insert(process.pid, process.clone());
+            }
+        }
+        if let State::Waits(steps) = &mut self.state {
+            steps.take(segment, RuleSet::built_in());
+            match steps.due(segment.end_ns) {
+                Due::Never => self.give_up("the program uses torch.profiler itself"),
+                Due::Now(pids, step_ns) if !segment.last => self.ask(pids, step_ns),
+                _ if segment.last => self.give_up("no steps were seen for 10 s"),
+                _ => {}
+            }
+        }
+        if let State::Asked(asked) = &mut self.state {
+            let end = Instant::now() + LONGEST_END;
+            loop {
+                self.unwritten
+                    .extend(asked.look(self.folder.path(), &self.shared));
+                if asked.is_over() {
+                    self.state = State::Over;
+                    break;
+                }
+                if !segment.last {
+                    break;
+                }
+                if Instant::now() >= end {
+                    asked.deadline = end;
+                }
+                sleep(LOOK);
+            }
+        }
+    }
+
+    /// No window, for this reason.
+    fn give_up(&mut self, why: &str) {
+        lock(&self.shared).note(format!("--trace: torch.profiler did not run: {why}"));
+        if let Some(&pid) = self.processes.keys().next() {
+            self.unwritten.push((pid, failed(why)));
+        }
+        self.state = State::Over;
+    }
+
+    fn ask(&mut self, pids: Vec<i32>, step_ns: u64) {
+        let needed = MEMORY.saturating_mul(pids.len() as u64);
+        if let Some((available, _)) = machine_memory()
+            && available < needed
+        {
+            let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+            return self.give_up(&format!(
+                "it may need {:.0} GiB of memory, and {:.1} GiB are available",
+                gib(needed),
+                gib(available)
+            ));
+        }
+        let length = match self.length {
+            Length::Time(time) => time,
+            // A step is cut at either end.
+            Length::Steps(steps) => Duration::from_nanos(step_ns)
+                .saturating_mul(steps.saturating_add(1))
+                .mul_f64(1.1)
+                .clamp(SHORTEST, LONGEST),
+        };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let earliest = now.unwrap_or_default() + LEAD;
+        let mut start_ms = u64::try_from(earliest.as_millis()).unwrap_or(u64::MAX);
+        if self.is_of_many || pids.len() > 1 {
+            start_ms = start_ms.next_multiple_of(ROUND_MS);
+        }
+        let rounded = Duration::from_millis(start_ms).saturating_sub(earliest);
+        let window = Window { start_ms, length };
+        let awaited: BTreeSet<i32> = pids.into_iter().collect();
+        let processes = match awaited.len() {
+            1 => String::new(),
+            many => format!(" in {many} processes"),
+        };
+        let mut shared = lock(&self.shared);
+        shared.note(format!(
+            "--trace: torch.profiler runs{processes} in {:.0} s, for {length:.1?}",
+            (LEAD + rounded).as_secs_f64()
+        ));
+        let configuration = window.configuration(self.folder.path());
+        shared.asked = Some((awaited.clone(), configuration));
+        self.state = State::Asked(Asked {
+            awaited,
+            deadline: Instant::now() + LEAD + rounded + length + PATIENCE,
+            reducing: Vec::new(),
+        });
+    }
+}
+
+impl<S: SegmentSink> SegmentSink for WindowSink<S> {
+    fn write(&mut self, segment: &Segment) -> io::Result<()> {
+        self.look(segment);
+        let mut with: Option<Segment> = None;
+        for (pid, text) in std::mem::take(&mut self.unwritten) {
+            if let Some(process) = self.processes.get(&pid) {
+                let with = with.get_or_insert_with(|| segment.clone());
+                with.add_condition(process, facts::TORCH_TRACE, text);
+            }
+        }
+        self.sink.write(with.as_ref().unwrap_or(segment))
+    }
+}
+
+impl Asked {
+    fn is_over(&self) -> bool {
+        self.awaited.is_empty() && self.reducing.is_empty()
+    }
+
+    /// Texts of what has been reduced, or failed, since the last call.
+    fn look(&mut self, folder: &Path, shared: &Mutex<Shared>) -> Vec<(i32, String)> {
+        let mut done = Vec::new();
+        for pid in self.awaited.clone() {
+            let path = folder.join(trace_name(pid));
+            // While it is written, its name has this extension.
+            let half = path.with_extension("json.tmp");
+            let result = match File::open(&path) {
+                Ok(file) => reduce(file),
+                Err(_) => match self.why_not(pid, &half, shared) {
+                    Some(why) => Err(why),
+                    None => continue,
+                },
+            };
+            let _ = fs::remove_file(&path);
+            let _ = fs::remove_file(&half);
+            self.awaited.remove(&pid);
+            let mut shared = lock(shared);
+            shared.open.remove(&pid);
+            match result {
+                Ok(thread) => {
+                    shared.note(format!("--trace: the trace of process {pid} has come"));
+                    self.reducing.push((pid, thread));
+                }
+                Err(why) => {
+                    shared.note(format!("--trace: no trace of process {pid}: {why}"));
+                    done.push((pid, failed(&why)));
+                }
+            }
+        }
+        let (ended, others) = std::mem::take(&mut self.reducing)
+            .into_iter()
+            .partition(|(_, thread)| thread.is_finished());
+        self.reducing = others;
+        let texts = ended.into_iter().map(|(pid, thread)| {
+            let text = thread.join();
+            (pid, text.unwrap_or_else(|_| failed("reducing it failed")))
+        });
+        done.extend(texts);
+        done
+    }
+
+    /// Why no trace will come; `None` while it may.
+    fn why_not(&self, pid: i32, half: &Path, shared: &Mutex<Shared>) -> Option<String> {
+        if fs::metadata(half).is_ok_and(|file| file.len() > MOST_TRACE) {
+            return Some("it is larger than 1 GB; a shorter window makes a smaller one".to_owned());
+        }
+        let has_it = lock(shared).open.contains(&pid);
+        // It might have ended after it had written the trace: that is seen with the next look.
+        let ended = read_stat(pid).map_or(true, |stat| matches!(stat.state, b'Z' | b'X'));
+        let why = match (ended, has_it) {
+            (true, true) => "the process ended before it was written",
+            (true, false) => "the process ended before its window",
+            (false, _) if Instant::now() < self.deadline => return None,
+            (false, true) => "it was not written in time; the program may use a profiler itself",
+            (false, false) => {
+                "its torch did not ask what to do: it may be too old, or in a container of its own"
+            }
+        };
+        Some(why.to_owned())
+    }
+}
+
+/// The text of a window that gave nothing.
+fn failed(why: &str) -> String {
+    Kept::new(Err(why.to_owned())).text()
+}
+
+/// Reduces a trace in a process of its own, which gives its memory back and does not touch the
+/// recorder's memory map. The thread returns a text of [`Kept`].
+fn reduce(trace: File) -> Result<JoinHandle<String>, String> {
+    let thread = Builder::new().name("torchspy-reduce".to_owned());
+    let thread = thread.spawn(move || {
+        let output = Command::new("/proc/self/exe")
+            .args(["report", "--reduced", "--trace-file", "/proc/self/fd/0"])
+            .stdin(trace)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .output();
+        match output {
+            Ok(output) if output.status.success() => {
+                String::from_utf8(output.stdout).unwrap_or_default()
+            }
+            Ok(output) => {
+                let text = String::from_utf8_lossy(&output.stderr);
+                let error = text.lines().find_map(|line| line.strip_prefix("error: "));
+                failed(error.unwrap_or("the process that reduces it was ended"))
+            }
+            Err(error) => failed(&format!("no process can reduce it: {error}")),
+        }
+    });
+    thread.map_err(|error| format!("no thread can reduce it: {error}"))
+}
