@@ -120,8 +120,8 @@ pub struct Analysis {
     pub verdict: Option<Verdict>,
     /// The trace of torch.profiler that the user named, or that the recording has.
     pub traced: Option<Traced>,
-    /// How many other processes have one in the recording.
-    pub other_traces: usize,
+    /// Ranks of the processes that have one in the recording.
+    pub traced_ranks: Vec<Option<u32>>,
     /// Processes that have none although one was asked for, and why.
     pub without_trace: Vec<(ProcessId, String)>,
 }
@@ -148,11 +148,11 @@ pub fn analyze(profile: &Profile) -> Analysis {
     let ranks = ranks(&processes, primary);
     let tracks = tracks::summarize(profile);
     let growing = memory_growth::growing(profile, &tracks, &processes);
-    let window = traced::in_recording(profile);
+    let window = traced::in_recording(profile, None);
     let mut analysis = Analysis {
         verdict: None,
         traced: window.traced,
-        other_traces: window.others,
+        traced_ranks: window.ranks,
         without_trace: window.without,
         gpu_idle: gpu_overlay::all(profile, &tracks, &ranks),
         energy: energy::energy(profile, &tracks, &ranks),

@@ -27,10 +27,10 @@ pub struct Traced {
 /// What `record --trace` kept of torch.profiler's window.
 #[derive(Clone, Debug, Default)]
 pub struct InRecording {
-    /// The trace of the first rank.
+    /// The trace of the first rank, or of the one that was asked for.
     pub traced: Option<Traced>,
-    /// How many other processes have one.
-    pub others: usize,
+    /// Ranks of all processes that have one; `None` for what is no rank.
+    pub ranks: Vec<Option<u32>>,
     /// Processes without one, and why.
     pub without: Vec<(ProcessId, String)>,
 }
@@ -63,8 +63,8 @@ pub fn traced(profile: &Profile, trace: TraceSummary) -> Traced {
     Traced { trace, joined }
 }
 
-/// Finds what the recording itself has.
-pub fn in_recording(profile: &Profile) -> InRecording {
+/// Finds what the recording itself has, of one rank or of the first.
+pub fn in_recording(profile: &Profile, of: Option<u32>) -> InRecording {
     let mut traces = Vec::new();
     let mut found = InRecording::default();
     for condition in &profile.sideband.conditions {
@@ -82,9 +82,11 @@ pub fn in_recording(profile: &Profile) -> InRecording {
     }
     let rank = |id: ProcessId| profile.process(id).and_then(|process| process.role.rank());
     traces.sort_by_key(|(process, _)| (rank(*process).unwrap_or(u32::MAX), *process));
-    found.others = traces.len().saturating_sub(1);
-    let first = traces.into_iter().next();
-    found.traced = first.map(|(_, trace)| traced(profile, trace));
+    found.ranks = traces.iter().map(|(process, _)| rank(*process)).collect();
+    let mut wanted = traces
+        .into_iter()
+        .filter(|(process, _)| of.is_none() || rank(*process) == of);
+    found.traced = wanted.next().map(|(_, trace)| traced(profile, trace));
     found
 }
 

@@ -501,6 +501,14 @@ pub(crate) struct ReportArguments {
     /// of operators, kernels, copies
     #[arg(long, value_name = "FILE")]
     pub(crate) trace_file: Option<PathBuf>,
+    /// The trace of this rank, of those that record --trace has put into the recording
+    #[arg(
+        long,
+        value_name = "RANK",
+        conflicts_with = "trace_file",
+        requires = "file"
+    )]
+    pub(crate) trace_rank: Option<u32>,
     /// Started by `record --trace`: print what its recording keeps of the trace
     #[arg(long, hide = true, requires = "trace_file", conflicts_with_all = ["file", "json", "csv"])]
     pub(crate) reduced: bool,

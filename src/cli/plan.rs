@@ -184,6 +184,8 @@ pub(crate) struct ReportPlan {
     pub(crate) csv: Option<ReportTable>,
     /// A trace of torch.profiler beside the recording.
     pub(crate) trace: Option<PathBuf>,
+    /// The rank whose trace is shown, of those in the recording; `None`: the first.
+    pub(crate) trace_rank: Option<u32>,
     /// What of the text is printed.
     pub(crate) text: TextOptions,
     /// `None`: the whole recording.
@@ -368,6 +370,12 @@ fn report(mut arguments: ReportArguments) -> Result<Plan, Failure> {
     if trace.is_some() {
         trace_plan::refuse_beside(&arguments, is_job(&file))?;
     }
+    if arguments.trace_rank.is_some() && (is_job(&file) || arguments.html) {
+        return Err(Failure::usage(
+            "--trace-rank is for the tables of one recording",
+            "torchspy report FILE --trace-rank N",
+        ));
+    }
     if is_job(&file) {
         return Ok(Plan::ReportJob(JobPlan::new(file, arguments)?));
     }
@@ -395,6 +403,7 @@ fn report(mut arguments: ReportArguments) -> Result<Plan, Failure> {
             .as_deref()
             .map(trace_plan::table)
             .transpose()?,
+        trace_rank: arguments.trace_rank,
         trace,
         text: TextOptions {
             // A number of rows implies that the tables are wanted.

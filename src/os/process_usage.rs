@@ -78,12 +78,17 @@ fn parse_status(text: &str) -> Option<FurtherMemory> {
             "VmPin" => &mut memory.pinned,
             _ => continue,
         };
-        let kib: u64 = value.trim().strip_suffix(" kB")?.parse().ok()?;
-        *to = kib.saturating_mul(1024);
+        *to = kilobytes(value)?;
         has_any = true;
     }
     // One that has ended and was not waited for has no such lines.
     has_any.then_some(memory)
+}
+
+/// Bytes of a value in kB, which are 1,024 bytes each in /proc.
+fn kilobytes(value: &str) -> Option<u64> {
+    let number: u64 = value.trim().strip_suffix(" kB")?.parse().ok()?;
+    number.checked_mul(1024)
 }
 
 /// Used bytes and size of the `/dev/shm` that a process sees. `None` where it is no tmpfs of a
@@ -105,11 +110,7 @@ pub fn dev_shm(pid: i32) -> Option<(u64, u64)> {
 /// Available and total memory of the machine, bytes (proc_meminfo(5)).
 pub fn machine_memory() -> Option<(u64, u64)> {
     let text = read_text("/proc/meminfo", MAX_BYTES)?;
-    let field = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-        kib.checked_mul(1024)
-    };
+    let field = |name: &str| kilobytes(text.lines().find_map(|line| line.strip_prefix(name))?);
     Some((field("MemAvailable:")?, field("MemTotal:")?))
 }
 

@@ -145,8 +145,9 @@ pub struct Report {
     /// process that torch.profiler slowed down.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traced: Option<trace::TracedBeside>,
-    /// How many other processes have a trace in the recording (`record --trace`).
-    pub other_traces: usize,
+    /// Ranks of the processes that have a trace in the recording (`record --trace`); null for what
+    /// is no rank.
+    pub traced_ranks: Vec<Option<u32>>,
     /// Processes that have none although `record --trace` asked for one.
     pub without_trace: Vec<trace::WithoutTrace>,
     /// Use of the host by processes; null if it was not recorded.

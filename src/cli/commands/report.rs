@@ -39,7 +39,8 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
         restrict_to_interval(&mut profile, interval)?;
     }
     let mut text = Vec::new();
-    let is_of_trace = matches!(plan.csv, Some(ReportTable::Trace(_)))
+    let is_of_trace = plan.trace_rank.is_some()
+        || matches!(plan.csv, Some(ReportTable::Trace(_)))
         || matches!(plan.text.by, Some(By::Shape | By::Kernel));
     match (&plan.trace, plan.csv) {
         (Some(trace), csv) => {
@@ -47,7 +48,7 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
             beside(&profile, traced, csv, plan, &mut text)?;
         }
         (None, csv) if is_of_trace => {
-            let traced = in_recording(&profile).traced.ok_or_else(without_trace)?;
+            let traced = recorded_trace(&profile, plan.trace_rank)?;
             beside(&profile, traced, csv, plan, &mut text)?;
         }
         (None, Some(ReportTable::Recording(table))) => {
@@ -98,9 +99,21 @@ fn beside(
     Ok(())
 }
 
-fn without_trace() -> Failure {
-    Failure::message("the recording has no trace of torch.profiler: samples have neither calls nor shapes nor kernels")
-        .hint("--trace-file FILE names a trace, and record --trace 2s -- COMMAND makes one")
+/// The trace that the recording itself has, of a rank or of the first.
+fn recorded_trace(profile: &Profile, rank: Option<u32>) -> Result<Traced, Failure> {
+    let found = in_recording(profile, rank);
+    found.traced.ok_or_else(|| match rank.filter(|_| !found.ranks.is_empty()) {
+        None => Failure::message(
+            "the recording has no trace of torch.profiler: samples have neither calls nor shapes nor kernels",
+        )
+        .hint("--trace-file FILE names a trace, and record --trace 2s -- COMMAND makes one"),
+        Some(rank) => {
+            let ranks = found.ranks.iter().flatten();
+            let ranks: Vec<String> = ranks.map(u32::to_string).collect();
+            Failure::message(format!("the recording has no trace of rank {rank}"))
+                .hint(format!("it has those of ranks {}", ranks.join(", ")))
+        }
+    })
 }
 
 /// Restricts a profile to an interval, ns since its start, and notes that.

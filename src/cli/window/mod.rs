@@ -3,8 +3,8 @@
 //!
 //! torchspy is the daemon that each torch of the program asks what to do (see
 //! [`crate::trace::on_demand`]). It answers until the program has ended. When steps are seen, all
-//! processes that train are given the same window; the files that they write go to a private folder,
-//! are reduced by a process of their own, and removed.
+//! processes that train are given the same window; the files that they write go to a private
+//! folder, are reduced by a process of their own, and removed.
 
 mod server;
 mod sink;

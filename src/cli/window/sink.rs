@@ -33,6 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// How long the end of a recording waits for traces.
 const LONGEST_END: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(100);
+const TOO_SHORT: &str =
+    "it ended before steps were seen for 10 s, the last 3 s of them without torch.compile at work";
 /// Processes that are remembered.
 const MOST_PROCESSES: usize = 4096;
 
@@ -98,7 +100,7 @@ impl<S> WindowSink<S> {
             match steps.due(segment.end_ns) {
                 Due::Never => self.give_up("the program uses torch.profiler itself"),
                 Due::Now(pids, step_ns) if !segment.last => self.ask(pids, step_ns),
-                _ if segment.last => self.give_up("no steps were seen for 10 s"),
+                _ if segment.last => self.give_up(TOO_SHORT),
                 _ => {}
             }
         }

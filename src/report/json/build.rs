@@ -89,7 +89,7 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
             .filter(|energy| !energy.devices.is_empty())
             .cloned(),
         traced: super::trace::beside(profile, analysis),
-        other_traces: analysis.other_traces,
+        traced_ranks: analysis.traced_ranks.clone(),
         without_trace: super::trace::without(profile, analysis),
         host_use: host(profile, analysis),
         quality: analysis.quality.clone(),

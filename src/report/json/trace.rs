@@ -119,6 +119,9 @@ pub struct TracedSteps {
     pub count: u64,
     /// Mean length.
     pub mean_s: f64,
+    /// Wall clock at the start of the first and the end of the last, ns since 1970.
+    pub first_start_wall_ns: u64,
+    pub last_end_wall_ns: u64,
     /// Whether one more, which the end of the trace cut, is left out.
     pub cut: bool,
 }
@@ -149,6 +152,8 @@ pub fn trace_report(trace: &TraceSummary) -> TraceReport {
 
 fn steps(trace: &TraceSummary) -> Option<TracedSteps> {
     let steps = &trace.steps;
+    let (start, end) = steps.window()?;
+    let wall_ns = |ns| trace.head.base_ns.saturating_add(ns);
     Some(TracedSteps {
         marked_by: match steps.mark {
             StepMark::None => return None,
@@ -157,6 +162,8 @@ fn steps(trace: &TraceSummary) -> Option<TracedSteps> {
         },
         count: steps.whole.len() as u64,
         mean_s: seconds::of(steps.mean_ns()?),
+        first_start_wall_ns: wall_ns(start),
+        last_end_wall_ns: wall_ns(end),
         cut: steps.cut,
     })
 }

@@ -62,10 +62,12 @@ pub(super) fn beside(out: &mut String, profile: &Profile, traced: &Traced, optio
 
 /// What `record --trace` recorded of other processes, and what it did not.
 pub(super) fn missing(out: &mut String, profile: &Profile, analysis: &Analysis) {
-    if analysis.other_traces > 0 {
+    if analysis.traced_ranks.len() > 1 {
+        let ranks = analysis.traced_ranks.iter().flatten();
+        let ranks: Vec<String> = ranks.map(u32::to_string).collect();
         let text = format!(
-            "{} more in the recording, of other ranks.",
-            counted(analysis.other_traces as u64, "trace")
+            "The recording has traces of ranks {}: --trace-rank N shows one.",
+            ranks.join(", ")
         );
         sentence(out, "", &text);
     }
