@@ -28,7 +28,8 @@ FEW, MANY = 60, 320
 AT_ONCE = 4
 STATUS = 3
 KINDS = ["plain", "workers", "ranks", "lightning", "once"]
-# From the first step: 10 s of steps, 6.5 s until the window, up to 10 s more where ranks wait for the same moment, and writing it.
+# From the first step: 10 s of steps, 6.5 s until the window, up to 10 s more where ranks wait for
+# the same moment, and writing it.
 SHORTEST_S, LONGEST_S = 36, 46
 
 

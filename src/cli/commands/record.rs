@@ -315,8 +315,6 @@ struct Recorder {
     snapshots: Option<Snapshots>,
     /// Until the program has ended, if it was asked for.
     window: Option<TraceWindow>,
-    /// torch.profiler was on when the program ended.
-    ended_in_window: bool,
 }
 
 impl Recorder {
@@ -355,7 +353,6 @@ impl Recorder {
             is_first_process: std::process::id() == 1,
             snapshots: None,
             window: None,
-            ended_in_window: false,
         }
     }
 
@@ -428,8 +425,6 @@ impl Recorder {
     fn poll_program(&mut self) {
         if let (Some(program), None) = (&mut self.program, self.exit) {
             self.exit = program.try_wait();
-            self.ended_in_window =
-                self.exit.is_some() && self.window.as_ref().is_some_and(TraceWindow::is_open);
             if let (Some(Exit::Signal(signal)), Some(finish)) = (self.exit, &self.sampling) {
                 finish.session.ended_by(program.pid(), signal);
             }
@@ -581,9 +576,11 @@ impl Recorder {
                     }
                     failed => messages::note(&format!("the program {failed}")),
                 }
-                if exit != Exit::Code(0) && self.ended_in_window {
+                if let (Some(window), Some(program)) = (&self.window, &self.program)
+                    && window.may_have_crashed(program.pid(), exit)
+                {
                     messages::warning(
-                        "torch.profiler was on (--trace) when the program ended: torch itself may crash then, after the program's last line",
+                        "a process ended while torch.profiler was on or about to be (--trace): torch itself may crash then, after the program's last line",
                     );
                     messages::hint(
                         "run it again without --trace to see whether it fails by itself",

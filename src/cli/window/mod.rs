@@ -14,11 +14,13 @@ pub(crate) use sink::WindowSink;
 
 use super::failure::Failure;
 use super::messages;
+use crate::os::launch::Exit;
 use crate::torch::job::JobPlace;
 use crate::trace::on_demand::{
     CONFIGURATION, DEFAULT_CONFIGURATION, MOST_FOLDER, USER_CONFIGURATION, VARIABLES, environment,
     with_poll,
 };
+use nix::sys::signal::Signal;
 use server::Server;
 use std::collections::BTreeSet;
 use std::env;
@@ -29,13 +31,21 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Longest window: a trace grows by up to 250 MB per second.
 pub(crate) const LONGEST: Duration = Duration::from_secs(30);
 /// Shortest window.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(100);
+/// Signals of crashes.
+const CRASHES: [i32; 5] = [
+    Signal::SIGSEGV as i32,
+    Signal::SIGABRT as i32,
+    Signal::SIGBUS as i32,
+    Signal::SIGILL as i32,
+    Signal::SIGFPE as i32,
+];
 /// Longest configuration of a user's that is read, bytes.
 const MOST_CONFIGURATION: usize = 64 << 10;
 
@@ -50,12 +60,23 @@ pub(crate) enum Length {
 /// What the server, the sink and the recorder have in common.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Processes that have not fetched their configuration, and the configuration.
-    asked: Option<(BTreeSet<i32>, String)>,
+    asked: Option<Request>,
     /// Processes that fetched it, and whose trace has not come.
     open: BTreeSet<i32>,
+    /// Of these, those that have ended.
+    ended: BTreeSet<i32>,
     /// Lines for the terminal.
     notes: Vec<String>,
+}
+
+/// What processes are given.
+#[derive(Debug)]
+struct Request {
+    /// Those that have not fetched it.
+    pids: BTreeSet<i32>,
+    configuration: String,
+    /// It is too late afterwards.
+    until: Instant,
 }
 
 impl Shared {
@@ -92,13 +113,12 @@ impl TraceWindow {
         let cannot = |error: io::Error| {
             Failure::message(format!("--trace: cannot wait for torch.profiler: {error}"))
         };
-        let folder = Arc::new(private_folder().map_err(cannot)?);
         let users = users_configuration().map_err(cannot)?;
-        fs::write(folder.path().join(CONFIGURATION), with_poll(&users)).map_err(cannot)?;
+        let folder = Arc::new(private_folder(&with_poll(&users)).map_err(cannot)?);
         let shared: Arc<Mutex<Shared>> = Arc::default();
         let server = Server::start(folder.path(), shared.clone()).map_err(cannot)?;
         messages::note(&format!(
-            "--trace: torch.profiler runs once, for {}, when the program trains; a program that ends in that time may crash after its last line",
+            "--trace: torch.profiler runs once, for {}, when the program trains; if the program ends about then, torch may crash after its last line",
             length.words()
         ));
         Ok(Self {
@@ -127,9 +147,31 @@ impl TraceWindow {
         std::mem::take(&mut lock(&self.shared).notes)
     }
 
-    /// Whether a process has a window, and its trace has not come: its end in that time may crash.
-    pub(crate) fn is_open(&self) -> bool {
-        !lock(&self.shared).open.is_empty()
+    /// Whether the end of the program may be a crash of torch.profiler: it crashed, or one of its
+    /// processes ended, after it was given its window and before its trace had come.
+    pub(crate) fn may_have_crashed(&self, program: i32, exit: Exit) -> bool {
+        let signal = match exit {
+            Exit::Signal(signal) => signal,
+            // As a shell has it.
+            Exit::Code(code) => code - 128,
+            Exit::Unknown => return false,
+        };
+        let shared = lock(&self.shared);
+        let is_its_own = shared.open.contains(&program) || shared.ended.contains(&program);
+        let of_others = shared
+            .open
+            .iter()
+            .chain(&shared.ended)
+            .any(|&pid| pid != program);
+        let has_failed = exit != Exit::Code(0);
+        CRASHES.contains(&signal) && is_its_own || has_failed && of_others
+    }
+}
+
+impl Drop for TraceWindow {
+    fn drop(&mut self) {
+        // The sink may live on for a moment where the end is not waited for.
+        let _ = fs::remove_dir_all(self.folder.path());
     }
 }
 
@@ -143,25 +185,33 @@ impl Length {
     }
 }
 
-/// A folder that nobody else may enter, with a short path.
-fn private_folder() -> io::Result<TempDir> {
+/// A folder that nobody else may enter, with a short path, and the configuration of libkineto in
+/// it.
+fn private_folder(configuration: &str) -> io::Result<TempDir> {
     let make = |parent: &Path| {
         let folder = tempfile::Builder::new()
             .prefix("torchspy-")
             .permissions(Permissions::from_mode(0o700))
             .tempdir_in(parent)?;
-        match folder.path().as_os_str().as_bytes().len() <= MOST_FOLDER {
-            true => Ok(folder),
-            false => Err(io::Error::other("the path of TMPDIR is too long")),
+        let path = folder.path().as_os_str().as_bytes();
+        // Configurations have it as text: libkineto takes `#` for a comment.
+        let is_plain = |&byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+".contains(&byte);
+        if path.len() > MOST_FOLDER || !path.iter().all(is_plain) {
+            return Err(io::Error::other(
+                "its path is too long or has special characters",
+            ));
         }
+        fs::write(folder.path().join(CONFIGURATION), configuration)?;
+        Ok(folder)
     };
-    let parent = std::path::absolute(env::temp_dir())?;
-    make(&parent).or_else(|_| make(Path::new("/tmp")))
+    let named = std::path::absolute(env::temp_dir()).and_then(|parent| make(&parent));
+    named.or_else(|_| make(Path::new("/tmp")))
 }
 
 /// What the user tells libkineto by a file, which ours replaces.
 fn users_configuration() -> io::Result<String> {
-    let named = env::var_os(USER_CONFIGURATION).map(PathBuf::from);
+    let named = env::var_os(USER_CONFIGURATION).filter(|name| !name.is_empty());
+    let named = named.map(PathBuf::from);
     let is_named = named.is_some();
     let path = named.unwrap_or_else(|| DEFAULT_CONFIGURATION.into());
     match fs::read(&path) {

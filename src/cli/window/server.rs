@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle, sleep};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often the thread looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(500);
@@ -103,13 +103,15 @@ impl Shared {
         let Message::Request { pid, is_ready } = message else {
             return None;
         };
-        let (pids, text) = self.asked.as_mut()?;
-        (*is_ready && pids.remove(pid)).then(|| (*pid, text.clone()))
+        let request = self.asked.as_mut()?;
+        let is_given = *is_ready && Instant::now() <= request.until && request.pids.remove(pid);
+        is_given.then(|| (*pid, request.configuration.clone()))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Request;
     use super::*;
     use std::collections::BTreeSet;
 
@@ -141,12 +143,19 @@ mod tests {
             String::from_utf8(answer[40..length].to_vec()).unwrap()
         };
         assert_eq!(ask(7), "");
-        lock(&shared).asked = Some((BTreeSet::from([7]), "A=1\n".to_owned()));
+        let asked = |pid, until| Request {
+            pids: BTreeSet::from([pid]),
+            configuration: "A=1\n".to_owned(),
+            until,
+        };
+        lock(&shared).asked = Some(asked(7, Instant::now() + Duration::from_secs(1000)));
         assert_eq!(ask(8), "");
         assert!(lock(&shared).open.is_empty());
         assert_eq!(ask(7), "A=1\n");
         assert_eq!(ask(7), "");
         assert!(lock(&shared).open.contains(&7));
+        lock(&shared).asked = Some(asked(9, Instant::now()));
+        assert_eq!(ask(9), "", "it is too late");
         drop(server);
         assert!(client.send_to(b"", &to).is_err());
     }

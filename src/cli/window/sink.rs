@@ -1,7 +1,7 @@
 //! Asks for the window, and puts what comes of it into the recording.
 
 use super::steps::{Due, Steps};
-use super::{LONGEST, Length, SHORTEST, Shared, lock};
+use super::{LONGEST, Length, Request, SHORTEST, Shared, lock};
 use crate::model::process::ProcessInfo;
 use crate::model::progress::facts;
 use crate::model::segment::Segment;
@@ -10,7 +10,7 @@ use crate::os::process_usage::machine_memory;
 use crate::sampling::session::SegmentSink;
 use crate::torch::rules::RuleSet;
 use crate::trace::kept::Kept;
-use crate::trace::on_demand::{LEAD, Window, trace_name};
+use crate::trace::on_demand::{LEAD, WARM_UP, Window, trace_name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
@@ -33,6 +33,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// How long the end of a recording waits for traces.
 const LONGEST_END: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(100);
+/// How the process that reduces begins its error, and that of a trace without events.
+const UNREADABLE: &str = "cannot read /proc/self/fd/0 as a trace: ";
+const NOTHING: &str = "it has no event of torch.profiler";
 const TOO_SHORT: &str =
     "it ended before steps were seen for 10 s, the last 3 s of them without torch.compile at work";
 /// Processes that are remembered.
@@ -63,6 +66,8 @@ enum State {
 struct Asked {
     /// Processes whose trace has not come.
     awaited: BTreeSet<i32>,
+    /// When the window is over.
+    over: Instant,
     /// When the last of them must have come.
     deadline: Instant,
     /// Traces that are being reduced.
@@ -168,14 +173,19 @@ impl<S> WindowSink<S> {
         };
         let mut shared = lock(&self.shared);
         shared.note(format!(
-            "--trace: torch.profiler runs{processes} in {:.0} s, for {length:.1?}",
+            "--trace: torch.profiler runs{processes} in {:.0} s, for {length:.1?}; until its trace has come, torch may crash if the program ends",
             (LEAD + rounded).as_secs_f64()
         ));
-        let configuration = window.configuration(self.folder.path());
-        shared.asked = Some((awaited.clone(), configuration));
+        let start = Instant::now() + LEAD + rounded;
+        shared.asked = Some(Request {
+            pids: awaited.clone(),
+            configuration: window.configuration(self.folder.path()),
+            until: start - WARM_UP,
+        });
         self.state = State::Asked(Asked {
             awaited,
-            deadline: Instant::now() + LEAD + rounded + length + PATIENCE,
+            over: start + length,
+            deadline: start + length + PATIENCE,
             reducing: Vec::new(),
         });
     }
@@ -219,6 +229,9 @@ impl Asked {
             self.awaited.remove(&pid);
             let mut shared = lock(shared);
             shared.open.remove(&pid);
+            if let Some(request) = &mut shared.asked {
+                request.pids.remove(&pid);
+            }
             match result {
                 Ok(thread) => {
                     shared.note(format!("--trace: the trace of process {pid} has come"));
@@ -247,16 +260,26 @@ impl Asked {
         if fs::metadata(half).is_ok_and(|file| file.len() > MOST_TRACE) {
             return Some("it is larger than 1 GB; a shorter window makes a smaller one".to_owned());
         }
-        let has_it = lock(shared).open.contains(&pid);
+        let mut shared = lock(shared);
+        let has_it = shared.open.contains(&pid);
         // It might have ended after it had written the trace: that is seen with the next look.
         let ended = read_stat(pid).map_or(true, |stat| matches!(stat.state, b'Z' | b'X'));
-        let why = match (ended, has_it) {
-            (true, true) => "the process ended before it was written",
-            (true, false) => "the process ended before its window",
-            (false, _) if Instant::now() < self.deadline => return None,
-            (false, true) => "it was not written in time; the program may use a profiler itself",
-            (false, false) => {
-                "its torch did not ask what to do: it may be too old, or in a container of its own"
+        if ended && has_it {
+            shared.ended.insert(pid);
+        }
+        let is_over = Instant::now() >= self.over;
+        let why = match (has_it, ended) {
+            (true, true) if !is_over => "the process ended before its window was over",
+            (true, true) => {
+                "the process ended and had not written it: the program may use a profiler itself, or the disk is full"
+            }
+            (false, true) if !is_over => "the process ended before its window",
+            (_, false) if Instant::now() < self.deadline => return None,
+            (true, false) => {
+                "it was not written in time: the program may use a profiler itself, or the disk is full"
+            }
+            (false, _) => {
+                "its torch did not ask what to do in time: it may be too old, or in a container of its own"
             }
         };
         Some(why.to_owned())
@@ -286,7 +309,11 @@ fn reduce(trace: File) -> Result<JoinHandle<String>, String> {
             Ok(output) => {
                 let text = String::from_utf8_lossy(&output.stderr);
                 let error = text.lines().find_map(|line| line.strip_prefix("error: "));
-                failed(error.unwrap_or("the process that reduces it was ended"))
+                failed(match error.and_then(|text| text.strip_prefix(UNREADABLE)) {
+                    Some(NOTHING) => "no operator ran in the window",
+                    Some(why) => why,
+                    None => error.unwrap_or("the process that reduces it was ended"),
+                })
             }
             Err(error) => failed(&format!("no process can reduce it: {error}")),
         }

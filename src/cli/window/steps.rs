@@ -17,8 +17,16 @@ const QUIET_NS: u64 = 3_000_000_000;
 /// How long those that train wait for others that began later.
 const OTHERS_NS: u64 = 20_000_000_000;
 const COMPILES: Option<PhaseMark> = Some(PhaseMark::Whole(Phase::Compile));
-/// Functions of torch.profiler that run while it is used, and not when it is imported (torch 2.15).
+/// Functions of torch.profiler, and of the profiler below it, that run while it is used, and not
+/// when it is imported or `record_function` is used (torch 2.15).
 const PROFILER: &str = "torch/profiler/profiler.py";
+const AUTOGRAD_PROFILER: &str = "torch/autograd/profiler.py";
+const PROFILES_AUTOGRAD: [&str; 4] = [
+    "profile.__enter__",
+    "profile.__exit__",
+    "profile._prepare_trace",
+    "profile._start_trace",
+];
 const PROFILES: [&str; 8] = [
     "__enter__",
     "start",
@@ -54,12 +62,34 @@ struct Counter {
     first_ns: u64,
     last_ns: u64,
     changes: u64,
+    /// How far it went after its first change.
+    counted: u64,
+    /// The greatest common divisor of its changes: a step may count more than one.
+    unit: u64,
 }
 
 impl Counter {
     /// Mean time of a step; `None` before the second.
     fn step_ns(&self) -> Option<u64> {
-        (self.last_ns - self.first_ns).checked_div(self.changes.saturating_sub(1))
+        let steps = self.counted.checked_div(self.unit)?;
+        (self.last_ns - self.first_ns).checked_div(steps)
+    }
+
+    fn reads(&mut self, value: u64, time_ns: u64) {
+        let before = self.value.replace(value);
+        let Some(change) = before
+            .map(|before| before.abs_diff(value))
+            .filter(|&by| by > 0)
+        else {
+            return;
+        };
+        match self.changes {
+            0 => self.first_ns = time_ns,
+            _ => self.counted = self.counted.saturating_add(change),
+        }
+        self.unit = greatest_common_divisor(self.unit, change);
+        self.last_ns = time_ns.max(self.first_ns);
+        self.changes += 1;
     }
 
     fn is_settled(&self, now_ns: u64) -> bool {
@@ -87,7 +117,10 @@ impl Steps {
     pub(super) fn take(&mut self, segment: &Segment, rules: &RuleSet) {
         let tables = &segment.tables;
         for code in tables.codes.iter() {
-            if code.file.ends_with(PROFILER) && PROFILES.contains(&last_part(&code.name)) {
+            let name = code.name.as_str();
+            if code.file.ends_with(PROFILER) && PROFILES.contains(&last_part(name))
+                || code.file.ends_with(AUTOGRAD_PROFILER) && PROFILES_AUTOGRAD.contains(&name)
+            {
                 self.profiles = true;
             } else if rules.python(&code.file, &code.name).class.mark == COMPILES {
                 self.compiled_ns = Some(segment.end_ns);
@@ -105,14 +138,7 @@ impl Steps {
             }
             let counter = self.counters.entry((process.pid, info.number)).or_default();
             counter.counts_steps = info.kind.counts_steps();
-            let before = counter.value.replace(point.value);
-            if before.is_some_and(|before| before != point.value) {
-                if counter.changes == 0 {
-                    counter.first_ns = point.time_ns;
-                }
-                counter.last_ns = point.time_ns.max(counter.first_ns);
-                counter.changes += 1;
-            }
+            counter.reads(point.value, point.time_ns);
         }
     }
 
@@ -149,6 +175,13 @@ impl Steps {
             lengths.max().unwrap_or(0),
         )
     }
+}
+
+fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a
 }
 
 #[cfg(test)]
@@ -230,6 +263,19 @@ mod tests {
         let begin = |at| second(at, if at < 5 { &[7, 8] } else { &[7] });
         let found = due(&mut Steps::default(), (1..60).map(begin));
         assert_eq!(found, Some((32, Due::Now(vec![7], SECOND))));
+    }
+
+    #[test]
+    fn steps_between_two_readings_count() {
+        // Two changes for each step, and 3 to 5 steps for each reading.
+        let mut counter = Counter::default();
+        let mut value = 0;
+        for (at, steps) in (1..9).zip([3, 5, 4, 3, 5, 4, 3, 5]) {
+            value += 2 * steps;
+            counter.reads(value, at * SECOND);
+        }
+        // The first reading is no change, and the first change begins the time: 24 steps in 6 s.
+        assert_eq!(counter.step_ns(), Some(SECOND / 4));
     }
 
     #[test]
