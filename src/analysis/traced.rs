@@ -44,6 +44,16 @@ pub enum NotJoined {
     OtherTime,
 }
 
+impl NotJoined {
+    /// For people.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::OtherProcess => "none of its processes has the trace's pid or rank",
+            Self::OtherTime => "it has no samples of the traced time",
+        }
+    }
+}
+
 /// What both have of the same process at the same time.
 #[derive(Clone, Debug)]
 pub struct Joined {
@@ -91,14 +101,8 @@ pub fn in_recording(profile: &Profile, of: Option<u32>) -> InRecording {
 }
 
 fn join(profile: &Profile, trace: &TraceSummary) -> Result<Joined, NotJoined> {
-    let process = process(profile, trace).ok_or(NotJoined::OtherProcess)?;
-    let at = |ns: u64| monotonic_ns(profile, trace.head.base_ns.checked_add(ns)?);
-    let bounds = at(trace.window.0).zip(at(trace.window.1));
-    let (start, end) = bounds.ok_or(NotJoined::OtherTime)?;
-    let window = (start.max(profile.start_ns), end.min(profile.end_ns));
-    if window.0 >= window.1 {
-        return Err(NotJoined::OtherTime);
-    }
+    let (process, window) = place(profile, trace)?;
+    let at = |ns: u64| time_in_recording(profile, trace, ns);
     let mut sums: BTreeMap<(Phase, Option<Line>), u64> = BTreeMap::new();
     let mut idle_ns = 0;
     for thread in &trace.idle_threads {
@@ -123,6 +127,25 @@ fn join(profile: &Profile, trace: &TraceSummary) -> Result<Joined, NotJoined> {
         idle_ns,
         at,
     })
+}
+
+/// The traced process, and the time that both have, CLOCK_MONOTONIC.
+///
+/// # Errors
+/// If the recording has not that process, or not that time.
+pub fn place(
+    profile: &Profile,
+    trace: &TraceSummary,
+) -> Result<(ProcessId, (u64, u64)), NotJoined> {
+    let process = process(profile, trace).ok_or(NotJoined::OtherProcess)?;
+    let at = |ns: u64| time_in_recording(profile, trace, ns);
+    let bounds = at(trace.window.0).zip(at(trace.window.1));
+    let (start, end) = bounds.ok_or(NotJoined::OtherTime)?;
+    let window = (start.max(profile.start_ns), end.min(profile.end_ns));
+    match window.0 < window.1 {
+        true => Ok((process, window)),
+        false => Err(NotJoined::OtherTime),
+    }
 }
 
 /// The process with the trace's pid; in a container pids differ: then the one with its rank.
@@ -169,6 +192,11 @@ fn add_samples(
             gaps.next();
         }
     }
+}
+
+/// CLOCK_MONOTONIC at a time of the trace's events.
+pub fn time_in_recording(profile: &Profile, trace: &TraceSummary, ns: u64) -> Option<u64> {
+    monotonic_ns(profile, trace.head.base_ns.checked_add(ns)?)
 }
 
 /// CLOCK_MONOTONIC at a time of the wall clock.

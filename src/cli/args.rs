@@ -589,6 +589,9 @@ pub(crate) struct ConvertArguments {
     /// The recording; or the folder of all recordings of a job, for a page of the job
     #[arg(value_name = "FILE|DIR")]
     pub(crate) file: PathBuf,
+    /// A trace of torch.profiler (.json or .json.gz) of the same run, to be drawn beside it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) output: OutputArguments,
     #[command(flatten)]

@@ -1,15 +1,16 @@
 //! Formats of output, with everything that the command line knows about each.
 
 use super::failure::Failure;
-use super::outputs;
 use super::plan::Drawing;
 use super::sources;
-use crate::analysis::analyze;
+use crate::analysis::traced::traced;
+use crate::analysis::{Analysis, analyze};
 use crate::model::profile::Profile;
 use crate::report::folded::{self, Count, FoldedOptions};
+use crate::report::json::render_json;
 use crate::report::page::PageOptions;
 use crate::report::speedscope::{self, SpeedscopeOptions};
-use crate::report::text::TextOptions;
+use crate::report::text::{TextOptions, render_summary};
 use crate::report::{
     chrometrace, firefox, flamegraph, markdown, page, parquet, perfetto, pprof, tracks_csv,
 };
@@ -76,7 +77,7 @@ formats!(
                     false => None,
                 },
             };
-            Ok(page::render(profile, &analyze(profile), &options, out)?)
+            Ok(page::render(profile, &analyzed(profile, drawing), &options, out)?)
         },
     };
     Flamegraph: Entry {
@@ -114,19 +115,27 @@ formats!(
         named: Some(("json", "The summary for machines")),
         extension: "json",
         draws: false,
-        render: |profile, _, out| outputs::json(profile, out),
+        render: |profile, drawing, out| {
+            Ok(out.write_all(render_json(profile, &analyzed(profile, drawing))?.as_bytes())?)
+        },
     };
     Text: Entry {
         named: Some(("text", "The summary for people")),
         extension: "txt",
         draws: false,
-        render: |profile, _, out| outputs::summary(profile, TextOptions::default(), out),
+        render: |profile, drawing, out| {
+            let analysis = analyzed(profile, drawing);
+            let text = render_summary(profile, &analysis, TextOptions::default());
+            Ok(out.write_all(text.as_bytes())?)
+        },
     };
     Markdown: Entry {
         named: Some(("markdown", "The report on one screen, for a pull request or an issue")),
         extension: "md",
         draws: false,
-        render: |profile, _, out| Ok(markdown::render(profile, &analyze(profile), out)?),
+        render: |profile, drawing, out| {
+            Ok(markdown::render(profile, &analyzed(profile, drawing), out)?)
+        },
     };
     /// Counter tracks of GPUs and host.
     Csv: Entry {
@@ -180,6 +189,15 @@ formats!(
     };
 );
 
+/// What reports show, with the trace that the user named if there is one.
+fn analyzed(profile: &Profile, drawing: &Drawing) -> Analysis {
+    let mut analysis = analyze(profile);
+    if let Some(trace) = &drawing.trace {
+        analysis.traced = Some(traced(profile, trace.as_ref().clone()));
+    }
+    analysis
+}
+
 /// Names that the help does not list: aliases, and py-spy's own.
 const HIDDEN: &[(&str, Format)] = &[("flamegraph", Format::Flamegraph), ("raw", Format::Folded)];
 
@@ -208,6 +226,14 @@ impl Format {
     /// Whether it shows stacks, which can be filtered.
     pub(crate) fn draws(self) -> bool {
         self.entry().draws
+    }
+
+    /// Whether it shows a trace of torch.profiler beside the recording.
+    pub(crate) fn takes_trace(self) -> bool {
+        matches!(
+            self,
+            Format::Page | Format::Json | Format::Text | Format::Markdown
+        )
     }
 
     /// The format of the companion file.

@@ -99,6 +99,7 @@ impl JobConvertPlan {
     pub(super) fn new(arguments: ConvertArguments) -> Result<Self, Failure> {
         let drawing = &arguments.drawing;
         let of_one = [
+            ("--trace-file", arguments.trace_file.is_some()),
             ("--thread-name", arguments.threads.is_some()),
             ("--gpu-idle", arguments.gpu_idle),
             ("--from", arguments.interval.from.is_some()),

@@ -38,10 +38,12 @@ use crate::report::page::Editor;
 use crate::report::text::{self, Detail, TextOptions};
 use crate::report::view::{By, Idle, ViewOptions};
 use crate::sampling::session::{IdleThreads, SEGMENT, SessionOptions};
+use crate::trace::TraceSummary;
 use regex::Regex;
 use std::ffi::OsString;
 use std::iter;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The length of a segment of `top`: how often the view gets new samples.
@@ -112,6 +114,8 @@ pub(crate) struct Drawing {
     pub(crate) source: bool,
     /// The page: what files open in.
     pub(crate) editor: Option<Editor>,
+    /// A trace of torch.profiler, once it is read.
+    pub(crate) trace: Option<Arc<TraceSummary>>,
 }
 
 /// When recordings begin, and the length of each.
@@ -201,6 +205,8 @@ pub(crate) struct ReportPlan {
 #[derive(Debug)]
 pub(crate) struct ConvertPlan {
     pub(crate) file: PathBuf,
+    /// A trace of torch.profiler beside the recording.
+    pub(crate) trace: Option<PathBuf>,
     pub(crate) regions: Vec<Region>,
     pub(crate) rules: Rules,
     /// The key of hashes that replace names; `None`: names stay.
@@ -348,7 +354,7 @@ impl Plan {
             Plan::Report(plan) => iter::once(&mut plan.file).chain(&mut plan.trace).collect(),
             Plan::ReportTrace(plan) => vec![&mut plan.file],
             Plan::ReportJob(plan) => vec![&mut plan.folder],
-            Plan::Convert(plan) => vec![&mut plan.file],
+            Plan::Convert(plan) => iter::once(&mut plan.file).chain(&mut plan.trace).collect(),
             Plan::ConvertJob(plan) => vec![&mut plan.job.folder],
             Plan::View(plan) => vec![&mut plan.path],
             Plan::Inspect(plan) => vec![&mut plan.file],
@@ -689,11 +695,15 @@ impl ConvertPlan {
         }
         let confidential = arguments.confidential.confidential;
         refuse_open_names(confidential.as_ref(), &arguments.drawing)?;
+        if arguments.trace_file.is_some() && confidential.is_some() {
+            return Err(trace_plan::refused("--confidential"));
+        }
         Ok(Self {
             regions: regions::parse(&arguments.attribution.region)?,
             rules: Rules::read(arguments.attribution.rules.as_deref())?,
             confidential,
             file: arguments.file,
+            trace: arguments.trace_file,
             output: (!to_stdout).then_some(output),
             force: arguments.output.force,
             open: arguments.output.open,
@@ -742,6 +752,7 @@ impl SnapshotPlan {
         }
         let convert = ConvertPlan::new(ConvertArguments {
             file: arguments.of.clone(),
+            trace_file: None,
             output,
             interval: arguments.interval,
             threads: None,
@@ -777,6 +788,11 @@ fn without_effect(
         ("--nolineno", drawing.nolineno, draws),
         ("--full-filenames", drawing.full_filenames, draws),
         ("--source", drawing.source, |format| format == Format::Page),
+        (
+            "--trace-file",
+            arguments.trace_file.is_some(),
+            Format::takes_trace,
+        ),
         ("--editor", drawing.editor.is_some(), |format| {
             format == Format::Page
         }),
@@ -818,6 +834,7 @@ impl Drawing {
             threads,
             source: arguments.source,
             editor: arguments.editor.as_deref().map(parse_editor).transpose()?,
+            trace: None,
         })
     }
 
@@ -954,7 +971,8 @@ mod tests {
             "report a.tspy --from 5s --to 4s",
             "report a.tspy --by shape",
             "report a.tspy --csv trace_shapes",
-            "report a.tspy --trace-file t.json --html",
+            "convert a.tspy -o a.svg --trace-file t.json",
+            "convert a.tspy -o a.html --trace-file t.json --confidential",
             "report a.tspy --trace-file t.json --csv nothing",
             "report --trace-file t.json --by module",
             "report --trace-file t.json --steps 3",

@@ -121,17 +121,21 @@ pub(super) fn table(name: &str) -> Result<ReportTable, Failure> {
 pub(super) fn refuse_beside(arguments: &ReportArguments, is_job: bool) -> Result<(), Failure> {
     let without = [
         ("a folder of recordings", is_job),
-        ("--html", arguments.html),
         (
             "--confidential",
             arguments.confidential.confidential.is_some(),
         ),
     ];
     match without.iter().find(|(_, is_set)| *is_set) {
-        Some((what, _)) => Err(Failure::usage(
-            format!("--trace-file cannot be combined with {what}"),
-            "torchspy report FILE --trace-file TRACE, or --trace-file TRACE alone",
-        )),
+        Some((what, _)) => Err(refused(what)),
         None => Ok(()),
     }
+}
+
+/// What does not go with a trace.
+pub(super) fn refused(what: &str) -> Failure {
+    Failure::usage(
+        format!("--trace-file cannot be combined with {what}"),
+        "torchspy report FILE --trace-file TRACE, or --trace-file TRACE alone",
+    )
 }

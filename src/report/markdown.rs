@@ -5,11 +5,15 @@ use super::command::shown_command;
 use super::table::{Column, In, Kind, Value};
 use super::tables::functions::{USER_LINES, user_lines};
 use super::tables::operators::{BRIEF, operators};
+use super::tables::trace::kernels::{KERNELS, kernels};
+use super::tables::trace::operators::{OPERATORS, operators as traced_operators};
 use super::text::table::cell;
-use super::text::{Detail, TextOptions, WIDTH, render_summary, row_label, verdict_line};
+use super::text::trace;
+use super::text::{Detail, TextOptions, WIDTH, of_recording, row_label, verdict_line};
 use crate::analysis::Analysis;
 use crate::analysis::intervals::Share;
 use crate::analysis::summary::ProcessSummary;
+use crate::analysis::traced::Traced;
 use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
 use std::io::{self, Write};
@@ -37,16 +41,22 @@ const TIME: &[Column<TimeRow>] = &[
 /// Where `out` cannot be written.
 pub fn render(profile: &Profile, analysis: &Analysis, out: &mut dyn Write) -> io::Result<()> {
     let screen = summary(profile, analysis, TextOptions::default().lines);
+    // Beside the lines of the recording.
+    let mut traced = Vec::new();
+    if let Some(trace) = &analysis.traced {
+        traced_tables(trace, &mut traced)?;
+    }
+    let most = LINES + lines_of(&traced);
     let mut bytes = Vec::new();
-    tables(profile, analysis, ROWS, &mut bytes)?;
+    tables(profile, analysis, (ROWS, &traced), &mut bytes)?;
     report(&screen, &mut bytes)?;
     for rows in (1..=ROWS).rev() {
-        if lines_of(&bytes) <= LINES {
+        if lines_of(&bytes) <= most {
             break;
         }
         bytes.clear();
-        tables(profile, analysis, rows, &mut bytes)?;
-        let left = LINES.saturating_sub(lines_of(&bytes) + AROUND);
+        tables(profile, analysis, (rows, &traced), &mut bytes)?;
+        let left = most.saturating_sub(lines_of(&bytes) + AROUND);
         report(&summary(profile, analysis, left), &mut bytes)?;
     }
     out.write_all(&bytes)
@@ -56,10 +66,11 @@ fn lines_of(bytes: &[u8]) -> usize {
     bytes.iter().filter(|&&byte| byte == b'\n').count()
 }
 
+/// The tables, with those of a trace as they are.
 fn tables(
     profile: &Profile,
     analysis: &Analysis,
-    rows: usize,
+    (rows, traced): (usize, &[u8]),
     out: &mut Vec<u8>,
 ) -> io::Result<()> {
     let command = shown_command(&profile.run.command, WIDTH);
@@ -73,7 +84,28 @@ fn tables(
     table(out, USER_LINES, &user_lines(profile, analysis, rows))?;
     let mut sampled = operators(profile, analysis, rows, usize::MAX);
     sampled.retain(|operator| operator.self_s > 0.0);
-    table(out, BRIEF, &sampled)
+    table(out, BRIEF, &sampled)?;
+    out.extend_from_slice(traced);
+    Ok(())
+}
+
+/// Operators and kernels of a trace of torch.profiler.
+fn traced_tables(traced: &Traced, out: &mut Vec<u8>) -> io::Result<()> {
+    let facts = trace::facts(&traced.trace).join(", ");
+    write!(
+        out,
+        "\n{}. Disturbed: torch.profiler adds time to every call; never add these times to sampled ones.",
+        plain(&facts)
+    )?;
+    match &traced.joined {
+        Ok(_) => writeln!(out)?,
+        Err(why) => writeln!(out, " Not of this recording: {}.", why.text())?,
+    }
+    let first = |count: usize| count.min(ROWS);
+    let found = traced_operators(&traced.trace);
+    table(out, OPERATORS, &found[..first(found.len())])?;
+    let found = kernels(&traced.trace);
+    table(out, KERNELS, &found[..first(found.len())])
 }
 
 fn summary(profile: &Profile, analysis: &Analysis, lines: usize) -> String {
@@ -82,7 +114,8 @@ fn summary(profile: &Profile, analysis: &Analysis, lines: usize) -> String {
         lines,
         ..TextOptions::default()
     };
-    render_summary(profile, analysis, options)
+    // What there is of a trace is in the tables.
+    of_recording(profile, analysis, options)
 }
 
 /// The report, folded below the tables.

@@ -11,7 +11,7 @@ pub(crate) mod format;
 mod functions;
 mod gpu_idle;
 pub mod job;
-mod memory;
+pub(crate) mod memory;
 mod modules;
 mod operators;
 mod other_jobs;
@@ -111,7 +111,8 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
     out
 }
 
-fn of_recording(profile: &Profile, analysis: &Analysis, options: TextOptions) -> String {
+/// The same without a trace.
+pub(super) fn of_recording(profile: &Profile, analysis: &Analysis, options: TextOptions) -> String {
     if options.detail != Detail::Full && options.by.is_none() {
         return brief::brief(profile, analysis, options);
     }

@@ -160,7 +160,7 @@ pub struct CollectiveTimes {
 
 /// Whether a kernel is of NCCL (or RCCL, which has the same names): `ncclKernel_…` before NCCL
 /// 2.19, `ncclDevKernel_…` since.
-fn is_nccl(name: &str) -> bool {
+pub(super) fn is_nccl(name: &str) -> bool {
     name.starts_with("nccl")
 }
 

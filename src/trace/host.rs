@@ -119,6 +119,14 @@ fn sort(trace: &mut Trace) {
 /// The order of a span that is one call with the one around it.
 const REPEATED: u32 = u32::MAX;
 
+impl Span {
+    /// Whether it is one call with the span around it, of the same name; known once they are
+    /// sorted.
+    pub(super) fn is_repeated(&self) -> bool {
+        self.order == REPEATED
+    }
+}
+
 /// An open span, and how many it calls.
 struct Parent {
     end_ns: u64,
@@ -165,7 +173,7 @@ impl Sweep<'_> {
 
     fn open(&mut self, span: &Span, steps: &Steps) {
         let around = self.stack.last().map(|top| top.key);
-        let key = match around.filter(|_| span.order == REPEATED) {
+        let key = match around.filter(|_| span.is_repeated()) {
             Some(key) => key,
             None => {
                 let times = &mut self.times[span.key as usize];

@@ -13,15 +13,17 @@ mod json;
 pub mod kept;
 pub mod on_demand;
 mod reader;
+mod rows;
 mod steps;
 
 pub use device::{CollectiveTimes, DeviceTime, KernelTimes};
 pub use event::{DeviceKind, HostKind};
 pub use host::HostTimes;
 pub use reader::{Reading, TraceError, read};
+pub use rows::{Drawn, DrawnKind, Row, RowOf, Rows};
 pub use steps::{StepMark, Steps};
 
-use device::{Calls, NONE};
+use device::{Calls, NONE, is_nccl};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
@@ -162,6 +164,9 @@ pub struct TraceSummary {
     pub idle: Vec<(Option<u32>, u64)>,
     /// The same time by the thread that launched.
     pub idle_threads: Vec<IdleThread>,
+    /// What is drawn of it on a time axis; a recording does not keep it.
+    #[serde(skip)]
+    pub rows: Rows,
 }
 
 /// Idle time of devices that a launch of one thread ended.
@@ -201,6 +206,7 @@ pub fn reduce(mut trace: Trace) -> TraceSummary {
         devices,
         idle: by_key,
         idle_threads,
+        rows: rows::rows(&trace),
         steps,
         head: trace.head,
         losses: trace.losses,
@@ -225,6 +231,42 @@ fn window(trace: &Trace) -> (u64, u64) {
 }
 
 impl TraceSummary {
+    /// Name and kind of a drawn span of a row.
+    pub fn drawn(&self, row: &Row, span: &Drawn) -> Option<(&str, DrawnKind)> {
+        rows::named(self, row.of, span.key)
+    }
+
+    /// What of the rows is not drawn one by one, in words.
+    pub fn not_drawn(&self) -> Vec<String> {
+        let rows = &self.rows;
+        let (together, grain_ns) = rows.merged();
+        let mut said = Vec::new();
+        if together > 0 {
+            let grain_us = grain_ns as f64 / 1e3;
+            said.push(format!(
+                "{together} spans of the trace that are shorter than {grain_us:.1} us are drawn together with their neighbours, by the name of the longest; tables count each"
+            ));
+        }
+        let mut count = |number: u64, what: &str| {
+            if number > 0 {
+                said.push(format!("{number} {what}"));
+            }
+        };
+        count(
+            rows.streams_left_out as u64,
+            "streams of the trace with less time are not drawn",
+        );
+        count(
+            rows.threads_left_out as u64,
+            "threads of the trace with less time are not drawn",
+        );
+        count(
+            rows.too_deep,
+            "calls of the trace that are nested deeper than eight are not drawn",
+        );
+        said
+    }
+
     /// What was not read or kept, in words.
     pub fn missing(&self) -> Vec<String> {
         let losses = &self.losses;

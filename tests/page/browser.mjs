@@ -1,13 +1,14 @@
 // Opens pages in the real Chromium and does what a reader does.
-// usage: node browser.mjs MODULES CHROMIUM PICTURES PAGE FROM TO PART.json HOSTILE DEEP COMPARED SOURCED
+// usage: node browser.mjs MODULES CHROMIUM PICTURES PAGE FROM TO PART.json HOSTILE DEEP COMPARED SOURCED TRACED MEMORY
 //   PART: the report of FROM to TO, seconds; HOSTILE: names of every trick; DEEP: a flamegraph of 50,000 boxes; COMPARED: the page
-//   of a comparison; SOURCED: that of FROM to TO, with the text of a file. `-` leaves one out.
+//   of a comparison; SOURCED: that of FROM to TO, with the text of a file; TRACED: with a trace of torch.profiler; MEMORY: of a run that a
+//   limit of memory ended. `-` leaves one out.
 import { readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 import { golden } from "./goldens.mjs";
 
-const [modules, executablePath, pictures, page, from, to, part, hostile, deep, compared, sourced] = process.argv.slice(2);
+const [modules, executablePath, pictures, page, from, to, part, hostile, deep, compared, sourced, traced, memory] = process.argv.slice(2);
 const require = createRequire(join(modules, "x.js"));
 const { chromium } = require("playwright-core");
 const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
@@ -426,6 +427,65 @@ async function compares() {
   }
 }
 
+/** How many pixels of the timeline have about this colour. */
+const drawn = (tab, name) =>
+  tab.evaluate((name) => {
+    const canvas = document.getElementById("time-canvas");
+    const probe = document.createElement("canvas").getContext("2d");
+    probe.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`);
+    probe.fillRect(0, 0, 1, 1);
+    const [red, green, blue] = probe.getImageData(0, 0, 1, 1).data;
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    let count = 0;
+    for (let at = 0; at < data.length; at += 4) count += Math.abs(data[at] - red) + Math.abs(data[at + 1] - green) + Math.abs(data[at + 2] - blue) < 60;
+    return count;
+  }, name);
+
+const LOOKS = [1280, 700].flatMap((width) => ["light", "dark"].map((scheme) => [width, scheme]));
+
+/** A trace on the time axis, and its tables. */
+async function hasTrace() {
+  for (const [width, scheme] of LOOKS) {
+    const opened = await open(traced, { width, scheme });
+    const { tab } = opened;
+    await accessible(tab);
+    check((await text(tab, "#verdict")).includes("disturbed"), "the answer does not say that times are disturbed");
+    const label = () => tab.getAttribute("#time-overlay", "aria-label");
+    check((await label()).includes("stream 20"), "no stream is drawn");
+    await tab.locator("#timeline").screenshot({ path: join(pictures, `traced-all-${width}-${scheme}.png`) });
+    await tab.click("#zoom-trace");
+    await frames(tab);
+    const orange = await drawn(tab, "collective");
+    check(orange > 200, `collectives have ${orange} pixels`);
+    await tab.locator("#timeline").screenshot({ path: join(pictures, `traced-zoom-${width}-${scheme}.png`) });
+    await tab.uncheck("#lane-trace");
+    await frames(tab);
+    check(!(await label()).includes("stream 20"), "the tracks of the trace are not folded");
+    await tab.selectOption("#table-select", "trace_shapes", { force: true });
+    const rows = await cells(tab);
+    check(rows.some((row) => row.includes("aten::mm") && row.some((cell) => cell === "100")), `calls per step: ${rows[0]}`);
+    await quiet(opened);
+  }
+}
+
+/** Limits are drawn, and are open where memory was short; elsewhere they are folded. */
+async function hasMemory() {
+  for (const [width, scheme] of LOOKS) {
+    const opened = await open(memory, { width, scheme });
+    const { tab } = opened;
+    await accessible(tab);
+    check((await text(tab, "#verdict")).includes("out of memory in cgroup"), "the answer does not say why a process ended");
+    const label = () => tab.getAttribute("#time-overlay", "aria-label");
+    for (const track of ["cgroup train-job-42", "/dev/shm", "machine", "swapped out", "ended"]) check((await label()).includes(track), `no track ${track}`);
+    check((await drawn(tab, "slow")) > 200, "neither a limit nor an end is drawn");
+    await tab.locator("#timeline").screenshot({ path: join(pictures, `memory-${width}-${scheme}.png`) });
+    await tab.uncheck("#lane-limits");
+    await frames(tab);
+    check(!(await label()).includes("cgroup"), "the tracks of limits are not folded");
+    await quiet(opened);
+  }
+}
+
 try {
   const done = [];
   if (part !== "-") {
@@ -443,6 +503,14 @@ try {
   if (sourced !== "-") {
     await hasSource();
     done.push("source with times");
+  }
+  if (traced !== "-") {
+    await hasTrace();
+    done.push("a trace is drawn");
+  }
+  if (memory !== "-") {
+    await hasMemory();
+    done.push("limits of memory are drawn");
   }
   if (compared !== "-") {
     await compares();

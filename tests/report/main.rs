@@ -16,6 +16,8 @@ mod markdown;
 mod otlp;
 mod package;
 mod page;
+mod page_memory;
+mod page_trace;
 mod parquet;
 mod perfetto;
 mod short;

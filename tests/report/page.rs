@@ -4,6 +4,7 @@
 use crate::analysis_builder::{Builder, F, S, native, user};
 use crate::in_browser::checked;
 use crate::verdict_scenarios::{Device, Do, Run, Workers};
+use crate::{page_memory, page_trace};
 use flate2::read::GzDecoder;
 use std::collections::BTreeMap;
 use std::fs::{create_dir_all, write};
@@ -25,7 +26,7 @@ use torchspy::report::view::ViewOptions;
 use torchspy::resolve::confidential::Confidential;
 
 /// Two ranks with workers, GPUs and steps.
-fn trained() -> Profile {
+pub(crate) fn trained() -> Profile {
     trained_with(6)
 }
 
@@ -89,7 +90,7 @@ fn compared(a: &Profile) -> Vec<u8> {
     bytes
 }
 
-fn page(profile: &Profile) -> String {
+pub(crate) fn page(profile: &Profile) -> String {
     page_with(profile, PageOptions::default())
 }
 
@@ -112,7 +113,7 @@ fn page_with(profile: &Profile, options: PageOptions) -> String {
 }
 
 /// The head, and the bytes of the columns.
-fn data(page: &str) -> (serde_json::Value, Vec<u8>) {
+pub(crate) fn data(page: &str) -> (serde_json::Value, Vec<u8>) {
     use base64::Engine;
     let (_, rest) = page.split_once("id=\"data\">").unwrap();
     let (text, _) = rest.split_once('<').unwrap();
@@ -124,7 +125,7 @@ fn data(page: &str) -> (serde_json::Value, Vec<u8>) {
     (head, bytes[4 + length..].to_vec())
 }
 
-fn column(head: &serde_json::Value, bytes: &[u8], name: &str) -> Vec<u64> {
+pub(crate) fn column(head: &serde_json::Value, bytes: &[u8], name: &str) -> Vec<u64> {
     let place: Vec<usize> = serde_json::from_value(head["columns"][name].clone()).unwrap();
     let (mut values, mut value, mut shift) = (Vec::new(), 0_u64, 0);
     for byte in &bytes[place[0]..place[0] + place[1]] {
@@ -365,6 +366,8 @@ fn starts(folder: &Path) {
 fn the_page_works_in_a_browser_and_has_the_figures_of_the_report() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("page");
     create_dir_all(&folder).unwrap();
+    write(folder.join("traced.html"), page_trace::traced_page()).unwrap();
+    write(folder.join("memory.html"), page_memory::killed_page()).unwrap();
     let profile = trained();
     let json = |profile: &Profile| render_json(profile, &analyze(profile)).unwrap();
     write(folder.join("page.html"), page(&profile)).unwrap();

@@ -1,6 +1,7 @@
 //! `torchspy convert FILE -o OUT`.
 
 use super::report;
+use super::report_trace;
 use crate::analysis::gpu_overlay::cut::{self, NothingKept};
 use crate::cli::browser;
 use crate::cli::failure::Failure;
@@ -28,6 +29,9 @@ pub(super) fn run_as(plan: &ConvertPlan, shown: &str) -> Result<ExitCode, Failur
     let mut drawing = plan.drawing.clone();
     if let Some(pattern) = &plan.drawing.threads {
         check_threads(&profile, pattern)?;
+    }
+    if let Some(trace) = &plan.trace {
+        drawing.trace = Some(report_trace::beside(&profile, trace)?);
     }
     if plan.confidential.is_some() {
         let labels = thread_labels(&profile);

@@ -23,6 +23,7 @@ use crate::report::naming::so_far;
 use crate::report::text::{By, render_summary};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
     let shown = shown(&plan.file);
@@ -39,12 +40,17 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
         restrict_to_interval(&mut profile, interval)?;
     }
     let mut text = Vec::new();
+    let mut drawing = Drawing::default();
+    if let Some(trace) = &plan.trace {
+        drawing.trace = Some(Arc::new(report_trace::open(trace)?));
+    }
     let is_of_trace = plan.trace_rank.is_some()
         || matches!(plan.csv, Some(ReportTable::Trace(_)))
         || matches!(plan.text.by, Some(By::Shape | By::Kernel));
-    match (&plan.trace, plan.csv) {
+    match (&drawing.trace, plan.csv) {
+        _ if plan.html => Format::Page.render(&profile, &drawing, &mut text)?,
         (Some(trace), csv) => {
-            let traced = traced(&profile, report_trace::open(trace)?);
+            let traced = traced(&profile, trace.as_ref().clone());
             beside(&profile, traced, csv, plan, &mut text)?;
         }
         (None, csv) if is_of_trace => {
@@ -54,7 +60,6 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
         (None, Some(ReportTable::Recording(table))) => {
             outputs::table(&profile, table, &mut text)?;
         }
-        _ if plan.html => Format::Page.render(&profile, &Drawing::default(), &mut text)?,
         _ if plan.json => outputs::json(&profile, &mut text)?,
         _ => outputs::summary(&profile, plan.text, &mut text)?,
     }
@@ -67,7 +72,7 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
             ));
         }
         let mut markdown = Vec::new();
-        Format::Markdown.render(&profile, &Drawing::default(), &mut markdown)?;
+        Format::Markdown.render(&profile, &drawing, &mut markdown)?;
         github_summary::append(summary, &markdown)?;
     }
     if let Some(mlflow) = &plan.mlflow {

@@ -1,8 +1,10 @@
 //! `torchspy report --trace-file FILE`.
 
+use crate::analysis::traced::place;
 use crate::cli::failure::Failure;
 use crate::cli::messages;
 use crate::cli::trace_plan::TracePlan;
+use crate::model::profile::Profile;
 use crate::os::priority;
 use crate::report::csv;
 use crate::report::json::trace::render_trace_json;
@@ -12,6 +14,7 @@ use crate::trace::{Reading, TraceError, TraceSummary, read, reduce};
 use std::fs::File;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// How far behind the trainer's nice value a window's trace is reduced.
 const BEHIND_TRAINER: i32 = 10;
@@ -35,6 +38,23 @@ pub(crate) fn run(plan: &TracePlan) -> Result<ExitCode, Failure> {
     };
     messages::data(|out| out.write_all(text.as_bytes()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The same for what is drawn beside a recording, with a warning where the two are not of the same
+/// time and process.
+pub(super) fn beside(profile: &Profile, path: &Path) -> Result<Arc<TraceSummary>, Failure> {
+    let trace = open(path)?;
+    for missing in trace.missing() {
+        messages::warning(&missing);
+    }
+    if let Err(why) = place(profile, &trace) {
+        messages::warning(&format!(
+            "{} is not on the time axis of the recording, only its tables are shown: {}",
+            path.display(),
+            why.text()
+        ));
+    }
+    Ok(Arc::new(trace))
 }
 
 /// Reads and reduces a trace.

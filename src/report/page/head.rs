@@ -3,10 +3,12 @@
 use super::columns::{Columns, Place};
 use super::samples::Samples;
 use super::stacks::Functions;
+use super::traced::{self, Drawn};
 use super::tracks::{self, Track};
 use super::{Editor, PageOptions, Source};
 use crate::analysis::Analysis;
 use crate::analysis::gpu_overlay::{device_of, served};
+use crate::analysis::memory_limits::MemoryLimit;
 use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
 use crate::model::frame::Partial;
 use crate::model::ids::ProcessId;
@@ -19,7 +21,8 @@ use crate::report::label::{LONG, SHORT, clean, process_labels};
 use crate::report::naming::so_far;
 use crate::report::part::row_name;
 use crate::report::table::{Kind, Sheet, Value};
-use crate::report::tables::TABLES;
+use crate::report::tables::{TABLES, trace};
+use crate::report::text::memory::end_statements;
 use crate::report::text::{TextOptions, render_summary, verdict_statements};
 use crate::report::view::thread_labels;
 use serde::Serialize;
@@ -33,6 +36,10 @@ const VERSION: u32 = 1;
 const COMMAND: usize = 400;
 /// Rows of a table of the whole run.
 const MOST_ROWS: usize = 1000;
+/// Processes that memory ended, in words above the verdict.
+const MOST_STATED: usize = 4;
+/// Processes that memory ended.
+const MOST_ENDS: usize = 64;
 
 /// Tables of the whole run that the page does not compute for an interval.
 const WHOLE: &[&str] = &[
@@ -74,6 +81,12 @@ struct Head<'a> {
     threads: Vec<Thread>,
     tracks: Vec<Track>,
     throttle: Vec<(u64, &'static str)>,
+    traced: Option<Drawn>,
+    /// Tables of the trace.
+    trace_tables: Vec<Table>,
+    ends: Vec<End>,
+    /// The largest part of a memory limit that was in use.
+    limit_share: f64,
     tables: Vec<Table>,
     columns: BTreeMap<String, Place>,
 }
@@ -115,6 +128,15 @@ struct Thread {
     cpu_us: u64,
 }
 
+/// A process that lack of memory ended, or may have.
+#[derive(Serialize)]
+struct End {
+    at_us: u64,
+    /// Into the processes.
+    process: Option<usize>,
+    text: String,
+}
+
 /// A table of the whole run.
 #[derive(Serialize)]
 struct Table {
@@ -130,6 +152,7 @@ pub(super) struct Parts<'a> {
     pub(super) samples: &'a Samples,
     pub(super) functions: Functions,
     pub(super) tracks: Vec<Track>,
+    pub(super) traced: Option<Drawn>,
     pub(super) options: &'a PageOptions,
 }
 
@@ -153,13 +176,14 @@ pub(super) fn head(
         samples,
         functions,
         tracks,
+        traced,
         options,
     } = parts;
     let processes = processes(profile, analysis, columns);
     let names = &profile.facts.names;
     let head = Head {
         version: VERSION,
-        report: report(profile, analysis),
+        report: without_trace(report(profile, analysis)),
         command: clean(&shown_command(&profile.run.command, COMMAND), LONG),
         verdict: verdict(profile, analysis),
         text: render_summary(profile, analysis, TextOptions::default()),
@@ -181,10 +205,53 @@ pub(super) fn head(
         threads: threads(profile, analysis),
         tracks,
         throttle: reasons(),
+        traced,
+        trace_tables: trace_tables(profile, analysis),
+        ends: ends(profile, analysis),
+        limit_share: analysis
+            .limits
+            .iter()
+            .map(MemoryLimit::share)
+            .fold(0.0, f64::max),
         tables: tables(profile, analysis),
         columns: std::mem::take(&mut columns.places),
     };
     Ok(serde_json::to_vec(&head)?)
+}
+
+/// The tables of a trace are in the page once: as tables, and not all rows.
+fn without_trace(mut report: Report) -> Report {
+    report.traced = None;
+    report
+}
+
+fn trace_tables(profile: &Profile, analysis: &Analysis) -> Vec<Table> {
+    let Some(traced) = &analysis.traced else {
+        return Vec::new();
+    };
+    let all = trace::TABLES.iter();
+    let mut tables: Vec<Table> = all
+        .map(|&(name, make)| table(name, &make(&traced.trace)))
+        .collect();
+    if let Ok(joined) = &traced.joined {
+        let rows = trace::sampled_idle(profile, joined);
+        tables.push(table(
+            "sampled_idle",
+            &Sheet::new(trace::SAMPLED_IDLE, &rows),
+        ));
+    }
+    tables.retain(|table| !table.rows.is_empty());
+    tables
+}
+
+fn ends(profile: &Profile, analysis: &Analysis) -> Vec<End> {
+    let statements = end_statements(profile, analysis).into_iter();
+    let ends = statements.map(|(end, text)| End {
+        at_us: end.time_ns.saturating_sub(profile.start_ns) / 1000,
+        process: end.process.map(|process| process.index()),
+        text: clean(&text, LONG),
+    });
+    ends.take(MOST_ENDS).collect()
 }
 
 /// What is hashed, and what is not, in a page that others are given.
@@ -194,6 +261,13 @@ const HASHED: &str = "a confidential page (--confidential): names of your own fi
 /// The verdict; before it, that names are hashes, and that the recording goes on.
 fn verdict(profile: &Profile, analysis: &Analysis) -> Vec<(&'static str, String)> {
     let mut statements = verdict_statements(profile, analysis);
+    statements.extend(traced::statement(profile, analysis).map(|text| ("TRACED", text)));
+    let ended = end_statements(profile, analysis).into_iter();
+    let ended: Vec<_> = ended
+        .take(MOST_STATED)
+        .map(|(_, text)| ("ENDED", text))
+        .collect();
+    statements.splice(0..0, ended);
     if let Some(text) = so_far(profile) {
         if statements.is_empty() {
             let text = "none yet: nothing trains so far".to_owned();

@@ -13,6 +13,7 @@
 //! | [`samples`] | samples, and what they have in common |
 //! | [`stacks`] | stacks, functions, and facts about stacks |
 //! | [`tracks`] | counter tracks, steps, epochs |
+//! | [`traced`] | a trace of torch.profiler |
 //! | [`head`] | the head |
 //! | [`compare`] | the page of two recordings |
 //! | [`under_way`] | the page before there is anything to show |
@@ -22,6 +23,7 @@ pub mod compare;
 mod head;
 mod samples;
 mod stacks;
+mod traced;
 mod tracks;
 pub mod under_way;
 
@@ -116,10 +118,12 @@ fn data(profile: &Profile, analysis: &Analysis, options: &PageOptions) -> io::Re
     samples.contexts.write(&mut columns, &leaves);
     samples.write(&mut columns, profile.threads.len());
     let tracks = tracks::write(profile, analysis, &mut columns);
+    let traced = traced::write(profile, analysis, &mut columns);
     let parts = head::Parts {
         samples: &samples,
         functions,
         tracks,
+        traced,
         options,
     };
     let head = head::head(profile, analysis, parts, &mut columns)?;

@@ -3,7 +3,7 @@
 use super::columns::{Column, Columns};
 use crate::analysis::Analysis;
 use crate::analysis::progress::{Why, epochs, evaluations, timed_steps};
-use crate::analysis::tracks::{Figure, Span, spans};
+use crate::analysis::tracks::{Figure, Span, points, spans};
 use crate::model::ids::{GpuId, ProcessId, ThreadId, TrackId};
 use crate::model::profile::Profile;
 use crate::model::track::{TrackKind, TrackUnit};
@@ -58,11 +58,61 @@ pub(super) fn write(profile: &Profile, analysis: &Analysis, columns: &mut Column
         let figures = process.figures.iter();
         figures.for_each(|figure| add(None, process.pid, &process.name, figure));
     }
-    tracks
-        .host
-        .iter()
-        .for_each(|figure| add(None, 0, "", figure));
+    // A cgroup has its path.
+    for figure in tracks.host.iter().chain(&limits(profile)) {
+        let info = profile.sideband.tracks.tracks.get(figure.track.index());
+        add(None, 0, info.map_or("", |info| &info.process), figure);
+    }
     list
+}
+
+/// Limits of memory, and levels that are read when they change.
+fn limits(profile: &Profile) -> Vec<Figure> {
+    let tracks = profile.sideband.tracks.tracks.iter().enumerate();
+    let limits = tracks.filter(|(_, info)| is_setting(info.kind));
+    limits
+        .map(|(at, info)| {
+            let track = TrackId::from_index(at);
+            let values = points(profile, track)
+                .iter()
+                .map(|point| point.value as f64);
+            Figure {
+                high: values.fold(0.0, f64::max),
+                ..empty(track, info.kind)
+            }
+        })
+        .filter(|figure| figure.high > 0.0)
+        .collect()
+}
+
+/// Whether a value holds until the next reading.
+fn is_setting(kind: TrackKind) -> bool {
+    kind.is_occasional() && kind.unit() == TrackUnit::Bytes
+}
+
+/// From the start to the first reading its value, since both are of one round; then each until the
+/// next one.
+fn settings(profile: &Profile, track: TrackId) -> Vec<Span> {
+    let readings = points(profile, track);
+    let mut spans: Vec<Span> = Vec::new();
+    for point in readings {
+        let start_ns = match spans.last_mut() {
+            Some(last) if last.bits == point.value => continue,
+            Some(last) => {
+                last.end_ns = point.end_ns.clamp(last.start_ns, profile.end_ns);
+                last.end_ns
+            }
+            None => profile.start_ns,
+        };
+        spans.push(Span {
+            start_ns,
+            end_ns: profile.end_ns,
+            value: point.value as f64,
+            bits: point.value,
+        });
+    }
+    spans.retain(|span| span.start_ns < span.end_ns);
+    spans
 }
 
 /// A device's reasons for lower clocks: bits, which have no mean.
@@ -70,8 +120,12 @@ fn throttle(profile: &Profile, gpu: GpuId) -> Option<Figure> {
     let kind = TrackKind::Throttle;
     let mut tracks = profile.sideband.tracks.tracks.iter();
     let track = tracks.position(|track| track.gpu == Some(gpu) && track.kind == kind)?;
-    Some(Figure {
-        track: TrackId::from_index(track),
+    Some(empty(TrackId::from_index(track), kind))
+}
+
+fn empty(track: TrackId, kind: TrackKind) -> Figure {
+    Figure {
+        track,
         kind,
         mean: 0.0,
         low: 0.0,
@@ -79,7 +133,7 @@ fn throttle(profile: &Profile, gpu: GpuId) -> Option<Figure> {
         total: 0.0,
         covered_ns: 0,
         window_ns: 0,
-    })
+    }
 }
 
 /// What is kept of a value: two digits of a watt, four of a share.
@@ -98,7 +152,11 @@ fn series(profile: &Profile, figure: &Figure, scale: f64, columns: &mut Columns,
     let mut value = Column::default();
     let us = |ns: u64| (ns.saturating_sub(profile.start_ns) / 1000) as i64;
     let (mut at_us, mut before) = (0, 0);
-    for span in thinned(spans(profile, figure.track), figure.kind) {
+    let all = match is_setting(figure.kind) {
+        true => settings(profile, figure.track),
+        false => spans(profile, figure.track),
+    };
+    for span in thinned(all, figure.kind) {
         gap.push_signed(us(span.start_ns) - at_us);
         length.push((us(span.end_ns) - us(span.start_ns)) as u64);
         at_us = us(span.end_ns);

@@ -19,26 +19,13 @@ const MOST_ENDS: usize = 4;
 
 /// Why processes were ended: a sentence for each of the first for which a reason shows.
 pub(super) fn ends(out: &mut String, profile: &Profile, analysis: &Analysis) {
-    let all = analysis.ends.iter();
-    let explained: Vec<&End> = all
-        .filter(|end| end.reason.is_some() || end.signal == SIGBUS)
-        .collect();
+    let explained = end_statements(profile, analysis);
     if explained.is_empty() {
         return;
     }
     out.push('\n');
-    let labels = process_labels(profile);
-    for end in explained.iter().take(MOST_ENDS) {
-        let label = end.process.and_then(|process| labels.get(process.index()));
-        let who = match label {
-            Some(label) if label.contains("pid ") => label.clone(),
-            label => format!(
-                "{} (pid {})",
-                label.map_or("a process", String::as_str),
-                end.pid
-            ),
-        };
-        sentence(out, "ENDED   ", &end_statement(profile, end, &who));
+    for (_, statement) in explained.iter().take(MOST_ENDS) {
+        sentence(out, "ENDED   ", statement);
     }
     let more = explained.len().saturating_sub(MOST_ENDS) as u64;
     if more > 0 {
@@ -48,6 +35,29 @@ pub(super) fn ends(out: &mut String, profile: &Profile, analysis: &Analysis) {
             &format!("{} more", counted(more, "process")),
         );
     }
+}
+
+/// Processes for whose end a reason shows, or a bus error, each with a sentence.
+pub(crate) fn end_statements<'a>(
+    profile: &Profile,
+    analysis: &'a Analysis,
+) -> Vec<(&'a End, String)> {
+    let labels = process_labels(profile);
+    let all = analysis.ends.iter();
+    let explained = all.filter(|end| end.reason.is_some() || end.signal == SIGBUS);
+    let statement = |end: &'a End| {
+        let label = end.process.and_then(|process| labels.get(process.index()));
+        let who = match label {
+            Some(label) if label.contains("pid ") => label.clone(),
+            label => format!(
+                "{} (pid {})",
+                label.map_or("a process", String::as_str),
+                end.pid
+            ),
+        };
+        (end, end_statement(profile, end, &who))
+    };
+    explained.map(statement).collect()
 }
 
 fn end_statement(profile: &Profile, end: &End, who: &str) -> String {

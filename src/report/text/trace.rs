@@ -4,7 +4,7 @@ use super::format::{count, counted, cut, percent, printable, seconds, short_time
 use super::table::{TextTable, table};
 use super::{By, Detail, TextOptions, WIDTH, line, sentence, wrapped};
 use crate::analysis::Analysis;
-use crate::analysis::traced::{Joined, NotJoined, Traced};
+use crate::analysis::traced::{Joined, Traced};
 use crate::model::profile::Profile;
 use crate::report::table::Column;
 use crate::report::tables::trace::collectives::{COLLECTIVES, collectives};
@@ -47,16 +47,10 @@ pub(super) fn beside(out: &mut String, profile: &Profile, traced: &Traced, optio
     tables(out, &traced.trace, options);
     match &traced.joined {
         Ok(joined) => during_gaps(out, profile, joined, options),
-        Err(NotJoined::OtherProcess) => sentence(
-            out,
-            "",
-            "Not joined with the recording: none of its processes has the trace's pid or rank.",
-        ),
-        Err(NotJoined::OtherTime) => sentence(
-            out,
-            "",
-            "Not joined with the recording: it has no samples of the traced time.",
-        ),
+        Err(why) => {
+            let text = format!("Not joined with the recording: {}.", why.text());
+            sentence(out, "", &text);
+        }
     }
 }
 
@@ -102,6 +96,19 @@ fn during_gaps(out: &mut String, profile: &Profile, joined: &Joined, options: Te
 
 /// What the trace is of, and what is not in it.
 fn head(out: &mut String, trace: &TraceSummary) {
+    wrapped(out, &facts(trace), "| ");
+    sentence(
+        out,
+        "",
+        "Disturbed: torch.profiler adds time to every call. These times are never mixed with sampled ones.",
+    );
+    for missing in trace.missing() {
+        sentence(out, "", &format!("WARNING: {missing}"));
+    }
+}
+
+/// Whose trace it is, and how long.
+pub(crate) fn facts(trace: &TraceSummary) -> Vec<String> {
     let head = &trace.head;
     let mut facts = vec!["trace of torch.profiler".to_owned()];
     facts.extend(head.pid.map(|pid| format!("pid {pid}")));
@@ -114,15 +121,7 @@ fn head(out: &mut String, trace: &TraceSummary) {
     }));
     facts.push(seconds(trace.window.1 - trace.window.0));
     facts.push(steps(trace));
-    wrapped(out, &facts, "| ");
-    sentence(
-        out,
-        "",
-        "Disturbed: torch.profiler adds time to every call. These times are never mixed with sampled ones.",
-    );
-    for missing in trace.missing() {
-        sentence(out, "", &format!("WARNING: {missing}"));
-    }
+    facts
 }
 
 /// `3 whole steps of 0.15 s`.

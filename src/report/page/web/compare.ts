@@ -158,7 +158,7 @@ export class ComparePage {
       const overlay = element("canvas", { tabindex: 0, role: "img", class: "overlay" });
       const several = this.comparison.report[name.toLowerCase()].length;
       const title = `${name}: ${clean(String(run?.file ?? ""), 200)}${several > 1 ? ` (the first of ${several} runs)` : ""}`;
-      const timeline: Timeline = new Timeline(data, canvas, overlay, { moreGpu: false, workers: false, host: false, workerHost: false }, (range) => timeline.select(range), showTip);
+      const timeline: Timeline = new Timeline(data, canvas, overlay, { moreGpu: false, workers: false, host: false, workerHost: false, trace: false, limits: false }, (range) => timeline.select(range), showTip);
       this.timelines.push(timeline);
       overlay.setAttribute("aria-label", `${title}. ${timeline.describe()}`);
       return [element("h3", {}, title), element("div", { class: "canvases" }, canvas, overlay)];

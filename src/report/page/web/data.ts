@@ -48,6 +48,29 @@ export interface WholeTable {
   more: number;
 }
 
+/** A trace of torch.profiler: what is drawn of it. */
+export interface Traced {
+  /** Null where it is not on the time axis of the recording. */
+  process: number | null;
+  window_us: [number, number] | null;
+  names: string[];
+  /** Of each name, into `kinds`. */
+  kind: number[];
+  kinds: string[];
+  rows: { of: string; label: string; depth: number; grain_us: number }[];
+  notes: string[];
+}
+
+/** Spans of a row of a trace, µs. */
+export interface TraceSpans {
+  start: Float64Array;
+  end: Float64Array;
+  name: Uint32Array;
+  count: Float64Array;
+  busy: Float64Array;
+  longest: Float64Array;
+}
+
 export interface Head {
   version: number;
   report: any;
@@ -70,6 +93,10 @@ export interface Head {
   threads: Thread[];
   tracks: Track[];
   throttle: [number, string][];
+  traced: Traced | null;
+  trace_tables: WholeTable[];
+  ends: { at_us: number; process: number | null; text: string }[];
+  limit_share: number;
   tables: WholeTable[];
   columns: Record<string, [number, number, number]>;
 }
@@ -245,6 +272,21 @@ export class Data {
       end[row] = at;
     }
     return { start, end };
+  }
+
+  /** A row of the trace, which is written in ns. */
+  traceRow(row: number): TraceSpans {
+    const { start, end } = this.times(`trace.${row}`);
+    const of = (name: string) => this.numbers(`trace.${row}.${name}`);
+    const [count, busy, longest] = ["count", "busy", "longest"].map(of);
+    for (let at = 0; at < start.length; at++) {
+      start[at] /= 1e3;
+      end[at] /= 1e3;
+      const length = end[at] - start[at];
+      busy[at] = count[at] > 1 ? busy[at] / 1e3 : length;
+      longest[at] = count[at] > 1 ? longest[at] / 1e3 : length;
+    }
+    return { start, end, name: this.integers(`trace.${row}.name`), count, busy, longest };
   }
 
   /** Steps of a process, with their numbers, and why their lengths are left out of means: `TIMED` if they are not. */

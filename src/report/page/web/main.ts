@@ -11,6 +11,7 @@ import { type Cell, type Range, Selection, type Table, View, statistics, wholeTa
 import { FEW } from "./shares";
 import { type State, address, parse } from "./state";
 import { TableView } from "./tableview";
+import { hasMemory, isShort } from "./memory";
 import { type Shown, Timeline, trackName } from "./timeline";
 
 /** What the report's texts call a table of the page. */
@@ -127,7 +128,7 @@ class Page {
     this.state = parse(location.hash, data.head.length_us, this.initial);
     if (!processes[this.state.process]) this.state.process = primary;
     const workers = new Set(processes.filter((process) => process.role === "dataloader_worker").map((process) => `${process.serves} ${process.worker}`)).size;
-    this.shown = { moreGpu: report.gpus.length === 1, workers: workers <= 8, host: processes.length <= 4, workerHost: false };
+    this.shown = { moreGpu: report.gpus.length === 1, workers: workers <= 8, host: processes.length <= 4, workerHost: false, trace: true, limits: isShort(data.head) };
     this.whole = wholeTables(data);
     this.selection = new Selection(data, this.range);
     this.view = new View(this.selection, this.state.process);
@@ -527,7 +528,7 @@ class Page {
 
   // Tables.
 
-  private tableList(): { id: string; title: string; whole: boolean; make: () => Table }[] {
+  private tableList(): { id: string; title: string; whole: boolean; traced?: boolean; make: () => Table }[] {
     const { view } = this;
     const { head } = this.data;
     const live: [string, string, () => Table, boolean?][] = [
@@ -544,7 +545,7 @@ class Page {
       ["devices", "GPU and host", () => view.devices(), head.tracks.length > 0],
     ];
     const shown = live.filter(([, , , is]) => is !== false);
-    return [...shown.map(([id, title, make]) => ({ id, title, whole: false, make })), ...this.whole.map((table) => ({ id: table.id, title: table.title, whole: true, make: () => table }))];
+    return [...shown.map(([id, title, make]) => ({ id, title, whole: false, make })), ...this.whole.map((table) => ({ id: table.id, title: table.title, whole: true, traced: table.traced, make: () => table }))];
   }
 
   /** The text of a line, where the page has it. */
@@ -609,19 +610,30 @@ class Page {
     byId("zoom-out").addEventListener("click", () => this.timeline.zoom(2));
     byId("zoom-selection").addEventListener("click", () => this.state.selection && this.timeline.zoomTo(this.state.selection));
     byId("zoom-all").addEventListener("click", () => this.timeline.zoomTo({ from: 0, to: head.length_us }));
-    for (const name of ["moreGpu", "workers", "host", "workerHost"] as const) {
+    for (const name of ["moreGpu", "workers", "host", "workerHost", "trace", "limits"] as const) {
       const box = byId<HTMLInputElement>(`lane-${name}`);
       box.checked = this.shown[name];
       box.addEventListener("change", () => {
         this.shown[name] = box.checked;
         this.timeline.build();
         this.describe();
+        this.timeLegend();
       });
     }
     byId("lane-moreGpu").parentElement!.hidden = !head.report.gpus.length;
     byId("lane-workers").parentElement!.hidden = !head.processes.some((process) => process.role === "dataloader_worker");
     byId("lane-host").parentElement!.hidden = !this.timeline.has("host");
     byId("lane-workerHost").parentElement!.hidden = !this.timeline.has("worker host");
+    byId("lane-limits").parentElement!.hidden = !hasMemory(head.tracks);
+    // What is folded says how near it is.
+    byId("limits-near").textContent = head.limit_share > 0 ? ` (at most ${percent(head.limit_share, 0)} of a limit)` : "";
+    const traced = head.traced?.window_us;
+    byId("lane-trace").parentElement!.hidden = !traced;
+    byId("zoom-trace").hidden = !traced;
+    if (traced) {
+      const margin = (traced[1] - traced[0]) / 20;
+      byId("zoom-trace").addEventListener("click", () => this.timeline.zoomTo({ from: traced[0] - margin, to: traced[1] + margin }));
+    }
     this.describe();
     this.timeLegend();
     const trainers = head.processes.map((process, at) => ({ process, at })).filter(({ process }) => process.role === "trainer" || process.primary);
@@ -666,8 +678,9 @@ class Page {
     byId("only-clear").addEventListener("click", () => this.only(""));
     const tables = byId<HTMLSelectElement>("table-select");
     const list = this.tableList();
-    for (const [title, whole] of [["of the selection", false], [`of ${this.data.ofAll}`, true]] as const) {
-      const those = list.filter((table) => table.whole === whole);
+    const groups = [["of the selection", "live"], [`of ${this.data.ofAll}`, "whole"], ["of the trace (disturbed times)", "trace"]] as const;
+    for (const [title, group] of groups) {
+      const those = list.filter((table) => (table.traced ? "trace" : table.whole ? "whole" : "live") === group);
       if (!those.length) continue;
       tables.append(element("optgroup", { label: title }, ...those.map((table) => element("option", { value: table.id }, table.title))));
       byId("tabs").append(element("span", { class: "dim" }, title), tabList(`tables ${title}`, those, (id) => this.show(id)));
@@ -753,6 +766,7 @@ class Page {
     const { head } = this.data;
     byId("report-text").textContent = head.text;
     const notes = [...head.report.missing, ...head.report.gpus_missing].map((text: string) => clean(text, 400));
+    notes.push(...(head.traced?.notes ?? []).map((text) => clean(text, 400)));
     if (head.bin_us) notes.push(`The recording has more samples than a page holds: within ${duration(head.bin_us)} their order is not kept, so times are exact to that.`);
     if (!notes.length) notes.push("Nothing that torchspy knows of.");
     byId("missing").replaceChildren(...notes.map((text) => element("li", {}, text)));

@@ -24,6 +24,8 @@ export interface Table {
   rows: Cell[][];
   /** Whether it is of the whole run, whatever is selected. */
   whole: boolean;
+  /** Of a trace of torch.profiler. */
+  traced?: boolean;
 }
 
 const seconds = (us: number) => us / 1e6;
@@ -648,25 +650,34 @@ const TITLES: Record<string, string> = {
   gpu_idle: "GPU idle time",
   energy: "Energy",
   processes: "Processes",
+  trace_operators: "Traced operators",
+  trace_shapes: "Shapes",
+  trace_kernels: "Kernels",
+  trace_copies: "Copies",
+  trace_collectives: "Traced collectives",
+  trace_devices: "Devices",
+  trace_idle: "Device idle: host",
+  sampled_idle: "Device idle: lines",
 };
 
 /** The report's tables of the whole run. */
 export function wholeTables(data: Data): Table[] {
-  return data.head.tables.map((sheet) => {
+  return [...data.head.tables.map((sheet) => ({ sheet, traced: false })), ...data.head.trace_tables.map((sheet) => ({ sheet, traced: true }))].map(({ sheet, traced }) => {
     const cell = (value: unknown, kind: string): Cell => {
       if (value === null || typeof value === "number" || typeof value === "string" || typeof value === "boolean") return value;
       const list = value as number[];
       if (kind === "place") return { file: String(list[0]), line: list[1] };
       return { share: list[0], low: list[1], high: list[2], samples: list[3] };
     };
-    const more = sheet.more ? `The first ${sheet.rows.length} rows of ${sheet.rows.length + sheet.more}; torchspy report --csv ${sheet.name} prints all.` : "";
+    const more = sheet.more ? `The first ${sheet.rows.length} rows of ${sheet.rows.length + sheet.more}; torchspy report ${traced ? "--trace-file TRACE " : ""}--csv ${sheet.name} prints all.` : "";
     return {
       id: sheet.name,
       title: TITLES[sheet.name] ?? sheet.name,
-      note: `Of ${data.ofAll}. ${more}`,
+      note: traced ? `Of the trace of torch.profiler, which slows down what it measures: never add these times to sampled ones. ${more}` : `Of ${data.ofAll}. ${more}`,
       columns: sheet.columns.map(([key, kind]) => ({ key, label: key.replaceAll("_", " "), kind: kind as Kind })),
       rows: sheet.rows.map((row) => row.map((value, at) => cell(value, sheet.columns[at][1]))),
       whole: true,
+      traced,
     };
   });
 }

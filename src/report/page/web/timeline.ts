@@ -1,10 +1,13 @@
 // The time axis: counter tracks of devices and host, what each rank and worker did, steps. Its brush selects an interval.
 
 import { phaseColours, waitColours } from "./colours";
-import type { Data, Spans } from "./data";
+import type { Data } from "./data";
 import { colour, drawnAtOnce, sized } from "./dom";
 import { amount, at as atText, clean, clock, duration, named } from "./format";
+import { type Lane, type Times, binned, indexAt, upper } from "./lanes";
+import { endLane, isMemory, limitLanes, memoryLegend, processMemory } from "./memory";
 import { type Range, pace, statistics } from "./model";
+import { traceLanes, traceLegend } from "./traced";
 
 const AXIS = 24;
 const GAP = 5;
@@ -15,39 +18,13 @@ const CLOCK = [5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 2
 /** Height of the strip that says which part of a track is in sight. */
 const STRIP = 4;
 
-interface Lane {
-  label: string;
-  /** What it is of, which stands above the first track of it. */
-  of: string;
-  height: number;
-  group: "gpu" | "more gpu" | "rank" | "worker" | "host" | "worker host";
-  draw: (area: Area) => void;
-  /** In one word what it is in an interval. */
-  value?: (range: Range) => string;
-  tip: (us: number) => string;
-  /** What a click at this time selects. */
-  pick?: (us: number) => Range | null;
-}
-
-interface Area {
-  context: CanvasRenderingContext2D;
-  y: number;
-  width: number;
-  height: number;
-  left: number;
-  view: Range;
-}
-
 export interface Shown {
   moreGpu: boolean;
   workers: boolean;
   host: boolean;
   workerHost: boolean;
-}
-
-interface Times {
-  start: Float64Array;
-  end: Float64Array;
+  trace: boolean;
+  limits: boolean;
 }
 
 interface Steps extends Times {
@@ -78,7 +55,8 @@ export class Timeline {
     private readonly onTip: (lines: string[] | null, x: number, y: number) => void,
   ) {
     this.view = { from: 0, to: data.head.length_us };
-    this.minimum = Math.max(1000, data.head.bin_us);
+    // Kernels have some microseconds.
+    this.minimum = Math.max(data.head.traced?.window_us ? 100 : 1000, data.head.bin_us);
     this.build();
     overlay.addEventListener("pointerdown", (event) => this.down(event));
     overlay.addEventListener("pointermove", (event) => this.move(event));
@@ -106,7 +84,7 @@ export class Timeline {
   build(): void {
     const { data, shown } = this;
     const { processes, threads, tracks, report, names } = data.head;
-    const lanes: Lane[] = [];
+    const lanes: Lane[] = endLane(data);
     report.gpus.forEach((gpu: any, at: number) => {
       const of = tracks.map((track, number) => ({ track, number })).filter(({ track }) => track.gpu === at);
       const name = `${gpu.mig === null ? `GPU ${gpu.index}` : `GPU ${gpu.index}:${gpu.mig}`} · ${clean(gpu.name, 60)}`;
@@ -146,18 +124,28 @@ export class Timeline {
         });
         if (own.length) lanes.push(this.activity(of, `loader worker ${number}`, own));
       }
+      if (data.head.traced?.process === at) lanes.push(...traceLanes(data));
     }
+    if (data.head.traced?.process !== null && !trainers.some(({ at }) => at === data.head.traced?.process)) lanes.push(...traceLanes(data));
+    lanes.push(...limitLanes(data));
     for (const [number, track] of tracks.entries()) {
       // What is 0 all the time says nothing.
       if (track.gpu !== null || track.high <= 0) continue;
+      if (isMemory(track.kind)) continue;
       const process = track.pid ? processes.find((process) => process.pid === track.pid) : undefined;
       const of = track.pid ? process?.label || track.process || `pid ${track.pid}` : "host";
+      if (track.kind === "resident") {
+        lanes.push(...processMemory(data, number, clean(of, 60), process?.role === "dataloader_worker" ? "worker host" : "host"));
+        continue;
+      }
       lanes.push(this.series(clean(of, 60), trackName(track.kind), number, process?.role === "dataloader_worker" ? "worker host" : "host", 0, -1));
     }
     this.lanes = lanes.filter((lane) => {
       if (lane.group === "more gpu") return shown.moreGpu;
       if (lane.group === "worker") return shown.workers;
       if (lane.group === "worker host") return shown.workerHost;
+      if (lane.group === "trace") return shown.trace;
+      if (lane.group === "limits") return shown.limits;
       return lane.group !== "host" || shown.host;
     });
     this.redraw();
@@ -167,7 +155,7 @@ export class Timeline {
   has(group: Lane["group"]): boolean {
     const { processes, tracks } = this.data.head;
     const isWorker = (pid: number) => processes.some((process) => process.pid === pid && process.role === "dataloader_worker");
-    return tracks.some((track) => track.gpu === null && track.high > 0 && (group === "worker host") === isWorker(track.pid));
+    return tracks.some((track) => track.gpu === null && track.high > 0 && !isMemory(track.kind) && (group === "worker host") === isWorker(track.pid));
   }
 
   private get height(): number {
@@ -499,6 +487,25 @@ export class Timeline {
       if (value) context.fillText(value, end - wide + 8, middle);
       lane.draw({ context, y, width: Math.floor(width - gutter), height: laneHeight, left: gutter, view: this.view });
     });
+    this.events(context, width, height);
+  }
+
+  /** The time in which torch.profiler ran, and the ends of processes, over all tracks. */
+  private events(context: CanvasRenderingContext2D, width: number, height: number): void {
+    const { traced, ends } = this.data.head;
+    const inside = (x: number) => Math.min(Math.max(x, this.gutter), width);
+    if (traced?.window_us) {
+      const [x0, x1] = traced.window_us.map((us) => inside(this.x(us)));
+      context.fillStyle = colour("disturbed");
+      context.fillRect(x0, AXIS - 6, Math.max(x1 - x0, 1), height);
+      context.fillStyle = colour("warn");
+      if (x1 > x0) context.fillRect(x0, AXIS - 6, Math.max(x1 - x0, 2), 3);
+    }
+    context.fillStyle = colour("slow");
+    for (const { at_us } of ends) {
+      const x = this.x(Math.min(at_us, this.data.head.length_us));
+      if (x >= this.gutter && x <= width + 1) context.fillRect(Math.min(x, width - 1) - 1, AXIS - 6, 2, height);
+    }
   }
 
   private draw(): void {
@@ -533,9 +540,9 @@ export class Timeline {
         heading(of, y);
         y += HEADING;
       }
-      if (!this.gutter) y += LABEL;
+      if (!this.gutter && lane.label) y += LABEL;
       visit(lane, y, lane.height);
-      y += lane.height + GAP;
+      y += lane.height + (lane.gap ?? GAP);
     }
   }
 
@@ -722,6 +729,8 @@ export class Timeline {
       ["phases", listed(head.names.phase, phaseColours(head.names.phase), phases)],
       ["waits for", listed(head.names.wait, waitColours(head.names.wait), waits)],
       ["marks", marks],
+      ["memory", memoryLegend(head, this.shown)],
+      ["torch.profiler", this.shown.trace ? traceLegend(this.data) : []],
     ];
   }
 
@@ -750,36 +759,6 @@ const NAMES: Record<string, string> = {
 };
 
 export const trackName = (kind: string): string => NAMES[kind] ?? kind.replaceAll("_", " ");
-
-function binned(spans: Spans, view: Range, width: number): Float64Array {
-  const [sums, covered] = [new Float64Array(width), new Float64Array(width)];
-  const factor = width / (view.to - view.from);
-  for (let at = upper(spans.end, view.from); at < spans.start.length && spans.start[at] < view.to; at++) {
-    const [x0, x1] = [Math.max((spans.start[at] - view.from) * factor, 0), Math.min((spans.end[at] - view.from) * factor, width)];
-    for (let x = Math.floor(x0); x < x1 && x < width; x++) {
-      const part = Math.min(x1, x + 1) - Math.max(x0, x);
-      sums[x] += spans.value[at] * part;
-      covered[x] += part;
-    }
-  }
-  return sums.map((sum, x) => (covered[x] > 0 ? sum / covered[x] : NaN));
-}
-
-/** The first that is larger. */
-function upper(values: Float64Array, value: number): number {
-  let [low, high] = [0, values.length];
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (values[middle] <= value) low = middle + 1;
-    else high = middle;
-  }
-  return low;
-}
-
-function indexAt(spans: Times, us: number): number {
-  const at = upper(spans.end, us);
-  return at < spans.start.length && spans.start[at] <= us ? at : -1;
-}
 
 /** One that holds this time, or whose middle is the nearest within a distance; -1 for none. */
 function nearest(times: Times, us: number, within: number): number {
