@@ -1,5 +1,6 @@
-//! `torchspy dump --memory`: what modules and optimizers hold, compared with what the program itself
-//! computes from `parameters()`, `grad`, the optimizer's state, `buffers()` and `state_dict()`.
+//! `torchspy dump --memory`: what modules and optimizers hold, compared with what the program
+//! itself computes from `parameters()`, `grad`, the optimizer's state, `buffers()` and
+//! `state_dict()`.
 
 use crate::faults::{TORCHSPY, Target, program};
 use crate::native_live::torch_python;

@@ -33,13 +33,18 @@ struct Node {
     inside: Vec<usize>,
 }
 
-/// The `most` rows that hold most, each below the one that contains it. Modules without tensors have
-/// none.
+/// Rows with less than one in this many bytes are left out.
+const LEAST: u64 = 100;
+
+/// The `most` rows that hold most, each below the one that contains it. Modules with less than a
+/// hundredth of all have none.
 pub fn held_rows(held: &Held, most: usize) -> Vec<HeldRow> {
     let nodes = nodes(held);
     let bytes = |node: &Node| -> u64 { node.parts.iter().map(|part| part.bytes).sum() };
+    let roots = nodes.iter().filter(|node| node.parent.is_none());
+    let least = (roots.map(bytes).sum::<u64>() / LEAST).max(1);
     let mut order: Vec<usize> = (0..nodes.len())
-        .filter(|&at| nodes.get(at).is_some_and(|node| bytes(node) > 0))
+        .filter(|&at| nodes.get(at).is_some_and(|node| bytes(node) >= least))
         .collect();
     // A container holds no less than what is inside, and comes first.
     order.sort_by_key(|&at| std::cmp::Reverse(nodes.get(at).map_or(0, bytes)));
@@ -146,4 +151,60 @@ fn nodes(held: &Held) -> Vec<Node> {
             .retain(|&at| !empty.get(at).copied().unwrap_or(true));
     }
     nodes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::held::{HeldModule, Holding};
+
+    fn module(parent: Option<usize>, name: &str, class: &str, bytes: u64) -> HeldModule {
+        let part = HeldPart {
+            holding: Holding::Parameters,
+            dtype: "float32",
+            device: "cpu".to_owned(),
+            bytes,
+            tensors: 1,
+        };
+        HeldModule {
+            parent,
+            name: name.to_owned(),
+            class: class.to_owned(),
+            parts: if bytes == 0 { Vec::new() } else { vec![part] },
+        }
+    }
+
+    #[test]
+    fn layers_are_one_row_and_wrappers_and_lists_none() {
+        let held = Held {
+            modules: vec![
+                module(None, "ddp", "DistributedDataParallel", 0),
+                module(Some(0), "", "Net", 0),
+                module(Some(1), "stem", "Linear", 100),
+                module(Some(1), "layers", "ModuleList", 0),
+                module(Some(3), "0", "Block", 300),
+                module(Some(3), "1", "Block", 500),
+                module(Some(1), "drop", "Dropout", 0),
+                module(Some(1), "tiny", "Linear", 2),
+                module(None, "only in SGD", "", 50),
+            ],
+            ..Held::default()
+        };
+        let rows = held_rows(&held, 10);
+        let shown: Vec<_> = rows
+            .iter()
+            .map(|row| (row.depth, row.name.as_str(), row.count, row.bytes()))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                (0, "ddp", 1, 902),
+                (1, "stem", 1, 100),
+                (1, "layers.*", 2, 800),
+                (0, "only in SGD", 1, 50),
+            ]
+        );
+        assert_eq!(rows_in_all(&held), 5);
+        assert_eq!(held_rows(&held, 2).len(), 2);
+    }
 }

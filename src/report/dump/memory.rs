@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 
 /// Rows of modules.
-const ROWS: usize = 24;
+const ROWS: usize = 20;
 /// Width of a module's name and of a command line.
 const NAME: usize = 32;
 const COMMAND: usize = 60;

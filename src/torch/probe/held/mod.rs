@@ -1,10 +1,10 @@
 //! Reads which module holds how much memory: parameters, gradients, optimizer state and buffers,
 //! from the objects of a running process.
 //!
-//! Modules and optimizers are those that variables of frames lead to (`roots`). The tensors of their
-//! dictionaries are then read all at once (`tensors`), and each byte of a storage is counted for
-//! the first tensor that covers it (`extents`). Nothing is stopped: a tensor that changes meanwhile
-//! is read again, and one that cannot be read is counted as such, never estimated.
+//! Modules and optimizers are those that variables of frames lead to (`roots`). The tensors of
+//! their dictionaries are then read all at once (`tensors`), and each byte of a storage is counted
+//! for the first tensor that covers it (`extents`). Nothing is stopped: a tensor that changes
+//! meanwhile is read again, and one that cannot be read is counted as such, never estimated.
 
 mod extents;
 mod objects;

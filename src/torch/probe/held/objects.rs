@@ -95,11 +95,6 @@ impl<'a> Objects<'a> {
         self.cut.get_or_insert(why);
     }
 
-    /// Whether no more objects may be opened.
-    pub(super) fn is_spent(&self) -> bool {
-        self.is_spent
-    }
-
     /// Whether another object may be opened.
     fn may_open(&mut self) -> bool {
         self.opened += 1;

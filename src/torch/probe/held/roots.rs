@@ -53,7 +53,10 @@ pub(super) fn find(states: &[u64], objects: &mut Objects<'_>) -> Roots {
             if !seen.insert(reached.object) {
                 continue;
             }
-            if seen.len() > MAX_VISITED || objects.is_spent() {
+            if seen.len() > MAX_VISITED {
+                objects.leave_out("variables lead to more objects than torchspy visits");
+            }
+            if objects.cut().is_some() {
                 return roots;
             }
             visit(reached, objects, &mut roots, &mut next);
