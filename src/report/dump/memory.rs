@@ -69,7 +69,8 @@ fn of_process(out: &mut String, process: &DumpedProcess, held: &Held) {
             .filter(|part| part.holding == holding)
             .collect();
         let bytes: u64 = parts.iter().map(|part| part.bytes).sum();
-        let is_unread = held.unread.iter().any(|each| each.holding == holding);
+        let is_unread =
+            held.cut.is_some() || held.unread.iter().any(|each| each.holding == holding);
         // Zero is a figure only where all was read.
         let (cell, words) = match (parts.is_empty(), is_unread) {
             (true, true) => ("?".to_owned(), "not read, see below".to_owned()),

@@ -8,6 +8,7 @@
 
 mod extents;
 mod objects;
+mod pages;
 mod roots;
 mod tensors;
 mod walk;
@@ -20,6 +21,7 @@ use crate::python::discover::Interpreter;
 use crate::torch::rules::tensors::device_type;
 use extents::{Extents, Share};
 use objects::{Class, Objects};
+use pages::Pages;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::time::Instant;
 use tensors::{Extent, TensorFacts, Unread, read_tensors};
@@ -41,7 +43,8 @@ pub fn read_held(
     until: Instant,
 ) -> Option<Held> {
     let begun = Instant::now();
-    let mut objects = Objects::new(interpreter, memory, until);
+    let pages = Pages::new(memory);
+    let mut objects = Objects::new(interpreter, &pages, until);
     let roots = roots::find(states, &mut objects);
     if roots.modules.is_empty() && roots.optimizers.is_empty() {
         return None;
@@ -181,7 +184,7 @@ impl Counted {
 fn read(wanted: &[Wanted], with_gradients: bool, objects: &Objects<'_>) -> Vec<TensorFacts> {
     let addresses: Vec<u64> = wanted.iter().map(|each| each.object).collect();
     let growth = objects.interpreter.layout.objects.growth;
-    read_tensors(&addresses, growth, with_gradients, objects.memory)
+    read_tensors(&addresses, growth, with_gradients, objects.memory.live())
 }
 
 /// `cuda:0`.
@@ -208,6 +211,6 @@ fn made_of(object: u64, objects: &mut Objects<'_>) -> Vec<Result<Extent, Unread>
     parts.sort_unstable();
     parts.dedup();
     let growth = objects.interpreter.layout.objects.growth;
-    let facts = read_tensors(&parts, growth, false, objects.memory);
+    let facts = read_tensors(&parts, growth, false, objects.memory.live());
     facts.into_iter().map(|facts| facts.own).collect()
 }

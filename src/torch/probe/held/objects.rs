@@ -1,6 +1,7 @@
 //! Python objects of one process, read for one answer: classes, attributes and items, within limits
 //! of number and time.
 
+use super::pages::Pages;
 use crate::memory::Memory;
 use crate::python::dicts::{Entry, InstanceDict, TypeFacts, read_entries, read_table, read_type};
 use crate::python::discover::Interpreter;
@@ -58,7 +59,7 @@ pub(super) enum Class {
 
 pub(super) struct Objects<'a> {
     pub(super) interpreter: &'a Interpreter,
-    pub(super) memory: &'a dyn Memory,
+    pub(super) memory: &'a Pages<'a>,
     types: FxHashMap<u64, Rc<(TypeFacts, Class)>>,
     names: FxHashMap<u64, Rc<str>>,
     opened: usize,
@@ -68,11 +69,7 @@ pub(super) struct Objects<'a> {
 }
 
 impl<'a> Objects<'a> {
-    pub(super) fn new(
-        interpreter: &'a Interpreter,
-        memory: &'a dyn Memory,
-        until: Instant,
-    ) -> Self {
+    pub(super) fn new(interpreter: &'a Interpreter, memory: &'a Pages<'a>, until: Instant) -> Self {
         Self {
             interpreter,
             memory,

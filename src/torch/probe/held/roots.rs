@@ -2,6 +2,7 @@
 //! containers.
 
 use super::objects::{Class, Objects};
+use crate::memory::Memory;
 use crate::model::ids::CodeId;
 use crate::python::code_object::CodeCache;
 use crate::python::dicts::Entry;

@@ -139,7 +139,7 @@ impl Walker<'_, '_> {
             match read(self.objects) {
                 Ok(found) => return found,
                 Err(ObjectError::TooLong) => break,
-                Err(_) => {}
+                Err(_) => self.objects.memory.forget(),
             }
         }
         self.objects
