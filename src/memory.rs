@@ -139,6 +139,14 @@ pub fn read_each<const N: usize>(
     addresses: &[u64],
     memory: &dyn Memory,
 ) -> Result<Vec<[u8; N]>, ReadError> {
+    read_those(addresses, memory).into_iter().collect()
+}
+
+/// The same, with a result for each.
+pub fn read_those<const N: usize>(
+    addresses: &[u64],
+    memory: &dyn Memory,
+) -> Vec<Result<[u8; N], ReadError>> {
     let mut all = vec![[0; N]; addresses.len()];
     let mut requests: Vec<ReadRequest<'_>> = addresses
         .iter()
@@ -150,8 +158,9 @@ pub fn read_each<const N: usize>(
         })
         .collect();
     memory.read_many(&mut requests);
-    requests.iter().try_for_each(|request| request.result)?;
-    Ok(all)
+    let results: Vec<_> = requests.iter().map(|request| request.result).collect();
+    let read = results.into_iter().zip(all);
+    read.map(|(result, bytes)| result.map(|()| bytes)).collect()
 }
 
 impl<M: Memory + ?Sized> Memory for &M {

@@ -808,6 +808,7 @@ Examples:
   torchspy dump --pid 4242
   torchspy dump --pid 4242 --tree                  the launcher's pid: all ranks and their workers
   torchspy dump --pid 4242 --repeat 5 --every 1s   a hang is what does not move
+  torchspy dump --pid 4242 --memory                what holds the memory of tensors, by module
   torchspy dump --hosts node001,node002            all ranks of a job, by ssh: which rank is odd, and why
   torchspy dump --job 4711                         the same on the nodes of a Slurm job
   torchspy dump --hosts @pods --via 'kubectl exec {host} --'";
@@ -825,6 +826,10 @@ pub(crate) struct DumpArguments {
     /// Show the variables of Python frames
     #[arg(short, long, action = ArgAction::Count)]
     pub(crate) locals: u8,
+    /// Show what holds the memory of tensors instead of stacks: parameters, gradients, optimizer
+    /// state and buffers of each module; nothing is stopped
+    #[arg(long, conflicts_with_all = ["locals", "repeat"])]
+    pub(crate) memory: bool,
     /// Print JSON, by the schema in docs/src/json.md
     #[arg(short, long)]
     pub(crate) json: bool,

@@ -19,6 +19,8 @@ pub(crate) struct LookPlan {
     pub(crate) native: bool,
     /// Nothing is stopped.
     pub(crate) nonblocking: bool,
+    /// What modules and optimizers hold is read.
+    pub(crate) memory: bool,
     /// NCCL is asked, where it is in use.
     pub(crate) ras: bool,
     pub(crate) redaction: Redaction,
@@ -89,8 +91,10 @@ impl DumpPlan {
                 tree: arguments.tree || matches!(of, DumpOf::Trainers(_)),
                 locals: arguments.locals > 0,
                 native: !arguments.no_native,
-                nonblocking: arguments.nonblocking,
-                ras: !arguments.no_ras,
+                // The stacks only lead to the modules.
+                nonblocking: arguments.nonblocking || arguments.memory,
+                memory: arguments.memory,
+                ras: !arguments.no_ras && !arguments.memory,
                 redaction: redaction(arguments.no_redact),
                 rules: Rules::read(arguments.rules.as_deref())?,
             },
@@ -106,6 +110,7 @@ impl DumpPlan {
 fn of_one_machine(arguments: &DumpArguments) -> Option<&'static str> {
     let given = [
         (arguments.locals > 0, "--locals"),
+        (arguments.memory, "--memory"),
         (arguments.repeat.is_some(), "--repeat"),
         (arguments.rules.is_some(), "--rules"),
     ];

@@ -10,7 +10,7 @@ use crate::analysis::dump::attach::attach;
 use crate::analysis::dump::dump;
 use crate::gpu::collector::GpuOptions;
 use crate::gpu::select::GpuChoice;
-use crate::model::dump::Dump;
+use crate::model::dump::{Dump, DumpedProcess};
 use crate::model::profile::Role;
 use crate::model::run::RunInfo;
 use crate::os::access;
@@ -225,9 +225,14 @@ fn analyzed(found: Snapshot, plan: &LookPlan, run: &RunInfo) -> Dump {
     dump.skew_ns = skew_ns(&facts);
     dump.wall_ns += facts.begun_ns.saturating_sub(run.started_ns);
     dump.missing.extend(replaced(&facts));
+    let memory_of = match plan.memory {
+        true => trainers_of_memory(&mut dump),
+        false => Vec::new(),
+    };
     let (inspected, left) = inspect_all(
         facts.processes,
         plan.locals.then_some(plan.redaction),
+        memory_of,
         INSPECTION,
     );
     attach(&mut dump, inspected, plan.locals);
@@ -238,6 +243,18 @@ fn analyzed(found: Snapshot, plan: &LookPlan, run: &RunInfo) -> Dump {
         ));
     }
     dump
+}
+
+/// The processes whose modules are read. DataLoader workers have those of their trainer, since they
+/// are its forks; a launcher has none.
+fn trainers_of_memory(dump: &mut Dump) -> Vec<i32> {
+    dump.memory = Some(Vec::new());
+    let has_own = |process: &&DumpedProcess| {
+        let is_helper = matches!(process.role, Role::DataLoaderWorker { .. } | Role::Launcher);
+        !process.python.is_empty() && !is_helper
+    };
+    let own = dump.processes.iter().filter(has_own);
+    own.map(|process| process.pid).collect()
 }
 
 /// Processes that replaced their programs during the snapshot.

@@ -155,6 +155,7 @@ fn dump_plan(dump: &PySpyDump) -> Result<Plan, Failure> {
     };
     Ok(Plan::PySpyDump(PySpyDumpPlan {
         look: LookPlan {
+            memory: false,
             pids: vec![pid],
             tree: dump.subprocesses,
             // py-spy's own words for them are read with the view.

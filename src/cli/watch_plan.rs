@@ -59,6 +59,7 @@ impl WatchPlan {
         ];
         Ok(Self {
             look: LookPlan {
+                memory: false,
                 pids: arguments.pid,
                 tree: true,
                 locals: false,

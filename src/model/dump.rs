@@ -1,6 +1,7 @@
 //! A snapshot of all threads of a job, resolved: the input of `dump`.
 
 use super::category::FrameKind;
+use super::held::Held;
 use super::nccl_ras::RasAnswer;
 use super::profile::Role;
 use super::sample::{Capture, Gil, ThreadState};
@@ -24,6 +25,17 @@ pub struct Dump {
     pub missing: Vec<String>,
     /// What NCCL reports, of each RAS socket of the processes; empty where none uses NCCL.
     pub nccl_ras: Vec<RasAnswer>,
+    /// What modules and optimizers hold, of each process that was read for it; `None` if it was not
+    /// requested.
+    pub memory: Option<Vec<ProcessMemory>>,
+}
+
+/// What the modules and optimizers of a process hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessMemory {
+    pub pid: i32,
+    /// `None` if no variable leads to a module or an optimizer.
+    pub held: Option<Held>,
 }
 
 #[derive(Clone, Debug)]
@@ -198,6 +210,8 @@ pub struct Inspected {
     pub threads: Vec<InspectedThread>,
     /// Number of further threads that were not inspected.
     pub left_out: usize,
+    /// What its modules and optimizers hold, if it was requested; `None` within if there are none.
+    pub memory: Option<Option<Held>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

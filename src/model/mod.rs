@@ -12,6 +12,7 @@ pub mod facts;
 pub mod flight;
 pub mod frame;
 pub mod gpu_name;
+pub mod held;
 pub mod ids;
 pub mod input;
 pub mod interner;

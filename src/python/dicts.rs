@@ -98,6 +98,11 @@ impl TypeFacts {
         self.flags & FLAG_DICT != 0
     }
 
+    /// Whether its instances may have attributes of their own.
+    pub fn has_attributes(&self) -> bool {
+        self.flags & FLAG_MANAGED_DICT != 0 || (1..=MAX_DICT_OFFSET).contains(&self.dict_offset)
+    }
+
     /// Whether one of its bases, or itself, is called `name`.
     pub fn has_base(&self, name: &str, memory: &dyn Memory) -> Result<bool, ObjectError> {
         let layout = &self.layout;

@@ -13,6 +13,7 @@ mod backward;
 mod compile;
 mod diff;
 mod dump;
+mod held;
 mod native;
 mod operators;
 mod py_spy_callers;

@@ -2,7 +2,7 @@
 
 use crate::model::dump::{
     Dump, DumpedFrame, DumpedProcess, DumpedThread, DumpedWait, Inspected, InspectedFrame,
-    InspectedThread, Progress,
+    InspectedThread, ProcessMemory, Progress,
 };
 use crate::model::profile::Role;
 use crate::model::sample::ThreadState;
@@ -20,6 +20,9 @@ pub fn attach(dump: &mut Dump, inspected: Vec<Inspected>, with_locals: bool) {
         let Some(process) = dump.processes.iter_mut().find(|each| each.pid == of.pid) else {
             continue;
         };
+        if let (Some(memory), Some(held)) = (&mut dump.memory, of.memory) {
+            memory.push(ProcessMemory { pid: of.pid, held });
+        }
         for found in of.threads {
             to_thread(process, found, with_locals);
         }

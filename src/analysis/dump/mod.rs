@@ -8,6 +8,7 @@ pub mod flight;
 pub mod groups;
 pub mod hang;
 pub mod hang_job;
+pub mod held;
 pub mod job;
 pub mod jobs;
 pub mod moved;

@@ -79,6 +79,7 @@ impl Watched {
         });
         let standstill = Standstill::new(WatchPlan {
             look: LookPlan {
+                memory: false,
                 pids: vec![pid],
                 tree: true,
                 locals: false,

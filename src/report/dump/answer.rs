@@ -271,6 +271,7 @@ fn dump(look: Look) -> Dump {
         processes: look.processes.into_iter().map(process).collect(),
         missing: look.missing,
         nccl_ras: look.nccl_ras.into_iter().map(ras).collect(),
+        memory: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Dumps for machines, by the schema in docs/src/json.md.
 
+use super::memory::memory_json;
 use crate::analysis::dump::deadlocks::deadlocks;
 use crate::analysis::dump::groups::groups;
 use crate::analysis::dump::jobs::jobs;
@@ -73,6 +74,7 @@ pub fn render_snapshot(dump: &Dump) -> Value {
         }).collect::<Vec<_>>(),
         "missing": dump.missing,
         "nccl_ras": dump.nccl_ras.iter().map(ras).collect::<Vec<_>>(),
+        "memory": memory_json(dump),
     })
 }
 

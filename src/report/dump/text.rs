@@ -2,6 +2,7 @@
 
 use super::head::{captured, deadlocks, processes, ranks};
 use super::job_names::{job_list, job_title};
+use super::memory::memory;
 use super::ras::ras;
 use super::thread::group as stack;
 use crate::analysis::dump::groups::groups;
@@ -16,6 +17,7 @@ pub fn render_dump(dump: &Dump) -> String {
     let mut out = String::new();
     captured(&mut out, dump);
     match &jobs(dump)[..] {
+        _ if dump.memory.is_some() => memory(&mut out, dump),
         [_] => {
             head(&mut out, dump);
             counted_by_nccl(&mut out, dump);

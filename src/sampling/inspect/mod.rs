@@ -18,6 +18,7 @@ use crate::python::values::{describe, read_int};
 use crate::python::variables::{
     Variable, read_attributes, read_block_values, read_variables, variable_names,
 };
+use crate::torch::probe::held::read_held;
 use crate::torch::probe::progress::describe_tensor;
 use crate::torch::rules::progress::is_library;
 use crossbeam_channel::unbounded;
@@ -29,6 +30,8 @@ use std::time::{Duration, Instant};
 
 /// Frames per thread whose objects are read, from the leaf on.
 const MAX_FRAMES: usize = 256;
+/// How long it may take to read what a process's modules hold.
+const MEMORY_PATIENCE: Duration = Duration::from_secs(3);
 /// Threads of a process.
 const MAX_THREADS: usize = 1024;
 /// The longest name of a thread.
@@ -49,11 +52,13 @@ const COUNTERS: &[&str] = &[
 ];
 
 /// Reads objects of captured processes, and their variables if `locals` says how their values are
-/// shown. Takes at most `patience`, since a process may have stopped answering. Returns the
-/// processes that were read by then, and the pids of the others.
+/// shown. Of processes in `memory_of` what their modules hold is read instead. Takes at most
+/// `patience`, since a process may have stopped answering. Returns the processes that were read by
+/// then, and the pids of the others.
 pub fn inspect_all(
     processes: Vec<SnapshotProcess>,
     locals: Option<Redaction>,
+    memory_of: Vec<i32>,
     patience: Duration,
 ) -> (Vec<Inspected>, Vec<i32>) {
     let mut waiting: Vec<i32> = processes.iter().map(|process| process.pid).collect();
@@ -65,7 +70,7 @@ pub fn inspect_all(
         .spawn(move || {
             for process in &processes {
                 // The receiver is gone if it took too long.
-                let _ = sender.send(inspect(process, locals));
+                let _ = sender.send(inspect(process, locals, &memory_of));
             }
         });
     while inspecting.is_ok()
@@ -78,7 +83,7 @@ pub fn inspect_all(
     (done, waiting)
 }
 
-fn inspect(process: &SnapshotProcess, locals: Option<Redaction>) -> Inspected {
+fn inspect(process: &SnapshotProcess, locals: Option<Redaction>, memory_of: &[i32]) -> Inspected {
     let memory = ProcessMemory::new(process.pid);
     let threads = process.threads.get(..MAX_THREADS);
     let threads = threads.unwrap_or(&process.threads);
@@ -87,7 +92,22 @@ fn inspect(process: &SnapshotProcess, locals: Option<Redaction>) -> Inspected {
         pid: process.pid,
         threads: Vec::new(),
         left_out: process.threads.len() - threads.len(),
+        memory: None,
     };
+    if memory_of.contains(&process.pid)
+        && let Some(interpreter) = &process.interpreter
+    {
+        // The main thread's variables name what those of others have, too.
+        let mut states: Vec<_> = threads.iter().collect();
+        states.sort_by_key(|thread| thread.tid != process.pid);
+        let states: Vec<u64> = states
+            .iter()
+            .filter_map(|thread| thread.python_state)
+            .collect();
+        let until = Instant::now() + MEMORY_PATIENCE;
+        inspected.memory = Some(read_held(interpreter, &states, &memory, until));
+        return inspected;
+    }
     let mut sightings = Sightings::default();
     if let Some(interpreter) = &process.interpreter {
         let mut reader = ThreadReader {

@@ -16,6 +16,7 @@
 //! per sample.
 
 mod checks;
+pub mod held;
 mod objects;
 mod positions;
 pub mod progress;

@@ -24,6 +24,7 @@ mod python;
 mod rows;
 mod set;
 pub mod syscalls;
+pub mod tensors;
 #[cfg(test)]
 mod tests;
 mod words;

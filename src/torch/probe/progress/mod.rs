@@ -13,7 +13,7 @@ mod attributes;
 mod groups;
 mod mesh;
 mod scan;
-mod tensor;
+pub(super) mod tensor;
 mod watch;
 
 pub use scan::ScanFrame;

@@ -4,6 +4,7 @@
 use super::watch::{Guard, Number, Watch};
 use crate::memory::Memory;
 use crate::torch::rules::progress::{TENSOR_LAYOUTS, TENSOR_POINTERS, TensorLayout, element_type};
+use crate::torch::rules::tensors;
 
 /// More references than a tensor's parts ever have.
 const MAX_REFERENCES: u32 = 1 << 24;
@@ -111,7 +112,7 @@ pub fn describe_tensor(object: u64, class: &str, memory: &dyn Memory) -> Option<
     let tensor = Tensor::at(object, memory)?;
     let shape: Vec<String> = tensor.shape(memory)?.iter().map(u64::to_string).collect();
     let element = tensor.number(tensor.layout.data_type, memory)?;
-    let element = any_element_type(element).unwrap_or("another type");
+    let element = tensors::element(element).map_or("another type", |(name, _)| name);
     let device = tensor.device(memory);
     Some(format!(
         "{class} ({}) {element} {}",
@@ -162,7 +163,7 @@ impl Tensor {
         let [kind, index, 1] = bytes else {
             return None;
         };
-        let name = device_type(kind)?;
+        let name = tensors::device_type(kind)?;
         Some(match index as i8 {
             ..0 => name.to_owned(),
             index => format!("{name}:{index}"),
@@ -170,35 +171,6 @@ impl Tensor {
     }
 }
 
-/// Devices by number. Source: c10/core/DeviceType.h.
-fn device_type(number: u8) -> Option<&'static str> {
-    Some(match number {
-        0 => "cpu",
-        1 => "cuda",
-        6 => "hip",
-        9 => "xla",
-        12 => "xpu",
-        13 => "mps",
-        14 => "meta",
-        15 => "hpu",
-        20 => "privateuse1",
-        _ => return None,
-    })
-}
-
-/// Types of elements, including those that no model computes with. Source: c10/core/ScalarType.h.
-fn any_element_type(number: u16) -> Option<&'static str> {
-    Some(match number {
-        0 => "uint8",
-        1 => "int8",
-        2 => "int16",
-        3 => "int32",
-        4 => "int64",
-        11 => "bool",
-        _ => return element_type(number),
-    })
-}
-
-fn is_pointer(word: u64) -> bool {
+pub(in crate::torch::probe) fn is_pointer(word: u64) -> bool {
     word.is_multiple_of(8) && (0x1000..1 << 47).contains(&word)
 }

@@ -1,0 +1,131 @@
+//! Memory of tensors by who holds it: parameters, gradients, optimizer state and buffers of the
+//! modules of one process.
+
+/// What a tensor is to its holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Holding {
+    /// A parameter of a module, or of an optimizer's groups.
+    Parameters,
+    /// `grad` of a parameter. A step may free it: zero means that there was none at that moment.
+    Gradients,
+    /// A tensor of an optimizer's `state`.
+    OptimizerState,
+    /// A buffer of a module.
+    Buffers,
+}
+
+impl Holding {
+    /// All of them, in the order of the tables.
+    pub const ALL: [Self; 4] = [
+        Self::Parameters,
+        Self::Gradients,
+        Self::OptimizerState,
+        Self::Buffers,
+    ];
+
+    /// The stable name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Parameters => "parameters",
+            Self::Gradients => "gradients",
+            Self::OptimizerState => "optimizer_state",
+            Self::Buffers => "buffers",
+        }
+    }
+}
+
+/// Tensors of one kind, type and device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldPart {
+    pub holding: Holding,
+    /// Type of the elements: `float32`.
+    pub dtype: &'static str,
+    /// `cpu`, `cuda:0`, `meta` (which takes no memory).
+    pub device: String,
+    /// Bytes of their storages, each byte counted for its first tensor only.
+    pub bytes: u64,
+    /// Number of tensors, without those that share all their bytes with an earlier one.
+    pub tensors: u64,
+}
+
+/// A module with what it holds itself, or the parameters that only an optimizer holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeldModule {
+    /// Index of the module that contains it, which comes before it.
+    pub parent: Option<usize>,
+    /// The name that its parent has for it; of a root the variable that leads to it. Empty for what
+    /// a wrapper wraps.
+    pub name: String,
+    /// Its class; empty if it is not a module.
+    pub class: String,
+    /// Its own tensors, without those of its parts.
+    pub parts: Vec<HeldPart>,
+}
+
+/// A tensor whose bytes were counted for an earlier one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedTensor {
+    /// Its path: `lm_head.weight`.
+    pub name: String,
+    /// The path of the one that it was counted for; `None` if it lies in the bytes of several.
+    pub counted_as: Option<String>,
+}
+
+/// Tensors of a kind that were found and not read, for one reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadTensors {
+    pub holding: Holding,
+    pub reason: &'static str,
+    pub tensors: u64,
+    /// The path of the first.
+    pub first: String,
+}
+
+/// What the modules and optimizers of a process hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Parents before their parts.
+    pub modules: Vec<HeldModule>,
+    /// Classes of the optimizers that were found.
+    pub optimizers: Vec<String>,
+    /// The first of the shared tensors, and how many there are.
+    pub shared: Vec<SharedTensor>,
+    pub shared_tensors: u64,
+    /// Bytes of the storages that none of the tensors covers: of a larger buffer that they are
+    /// views of.
+    pub uncovered_bytes: u64,
+    pub unread: Vec<UnreadTensors>,
+    /// Why not all objects were visited: the figures are then a part of the whole.
+    pub cut: Option<&'static str>,
+    /// How long it took to read, ns.
+    pub read_ns: u64,
+}
+
+impl Held {
+    /// Sums over all modules, by kind, type and device, in this order.
+    pub fn totals(&self) -> Vec<HeldPart> {
+        let mut totals = Vec::new();
+        for part in self.modules.iter().flat_map(|module| &module.parts) {
+            add_part(&mut totals, part);
+        }
+        totals.sort_by(|one, other| {
+            let key = |part: &HeldPart| (part.holding, part.device.clone(), part.dtype);
+            key(one).cmp(&key(other))
+        });
+        totals
+    }
+}
+
+/// Adds to the part of the same kind, type and device.
+pub fn add_part(parts: &mut Vec<HeldPart>, part: &HeldPart) {
+    let is_same = |each: &&mut HeldPart| {
+        (each.holding, each.dtype, &each.device) == (part.holding, part.dtype, &part.device)
+    };
+    match parts.iter_mut().find(is_same) {
+        Some(known) => {
+            known.bytes = known.bytes.saturating_add(part.bytes);
+            known.tensors += part.tensors;
+        }
+        None => parts.push(part.clone()),
+    }
+}

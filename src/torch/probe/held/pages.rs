@@ -1,0 +1,59 @@
+//! Memory that is read by the page, and once: the objects of a model lie close to each other, and
+//! are read in many small parts.
+
+use crate::memory::{Memory, ReadError};
+use rustc_hash::FxHashMap;
+use std::cell::RefCell;
+
+/// A page of the smallest size that a machine has.
+const PAGE_BYTES: u64 = 4096;
+/// Maximum number of pages that are kept: 64 MB.
+const MAX_PAGES: usize = 16_384;
+
+/// Pages of a process, as they were when they were first read.
+pub(super) struct Pages<'a> {
+    behind: &'a dyn Memory,
+    pages: RefCell<FxHashMap<u64, Vec<u8>>>,
+}
+
+impl<'a> Pages<'a> {
+    pub(super) fn new(behind: &'a dyn Memory) -> Self {
+        Self {
+            behind,
+            pages: RefCell::default(),
+        }
+    }
+
+    /// The memory as it is now.
+    pub(super) fn live(&self) -> &'a dyn Memory {
+        self.behind
+    }
+
+    /// Everything is read anew.
+    pub(super) fn forget(&self) {
+        self.pages.borrow_mut().clear();
+    }
+}
+
+impl Memory for Pages<'_> {
+    fn read_exact(&self, address: u64, buffer: &mut [u8]) -> Result<(), ReadError> {
+        let start = address / PAGE_BYTES * PAGE_BYTES;
+        let offset = (address - start) as usize;
+        let end = offset.saturating_add(buffer.len());
+        // Across pages in one call: the parts would be of different times.
+        if end > PAGE_BYTES as usize {
+            return self.behind.read_exact(address, buffer);
+        }
+        let mut pages = self.pages.borrow_mut();
+        if !pages.contains_key(&start) {
+            if pages.len() >= MAX_PAGES {
+                pages.clear();
+            }
+            let page = self.behind.read_bytes(start, PAGE_BYTES as usize)?;
+            pages.insert(start, page);
+        }
+        let page = pages.get(&start).and_then(|page| page.get(offset..end));
+        buffer.copy_from_slice(page.ok_or(ReadError::Unmapped(address))?);
+        Ok(())
+    }
+}
