@@ -1,6 +1,6 @@
 //! A reduced trace in a recording: what a window of torch.profiler gave, or why it gave nothing.
 
-use super::{TraceSummary, steps::Steps};
+use super::{Rows, TraceSummary, steps::Steps};
 use serde::{Deserialize, Serialize};
 
 /// Version of the text. One that is newer is not read.
@@ -26,8 +26,13 @@ impl Kept {
 
     /// The text that [`Kept::parse`] reads, of at most [`MOST_TEXT`] bytes: of a trace with too
     /// much in it, only that is said.
-    pub fn text(&self) -> String {
-        let text = serde_json::to_string(self).unwrap_or_default();
+    pub fn text(mut self) -> String {
+        let mut text = serde_json::to_string(&self).unwrap_or_default();
+        if let (true, Ok(trace)) = (text.len() > MOST_TEXT, &mut self.result) {
+            // Tables are worth more than what is drawn.
+            trace.rows = Rows::default();
+            text = serde_json::to_string(&self).unwrap_or_default();
+        }
         if text.len() <= MOST_TEXT {
             return text;
         }
@@ -69,6 +74,9 @@ impl TraceSummary {
             && of_host.chain(of_devices).all(collective)
             && devices.all(|device| in_order(&[device.window]))
             && self.idle_threads.iter().all(|idle| in_order(&idle.gaps))
+            && self
+                .rows
+                .are_valid(self.device_keys.len(), self.host_keys.len())
     }
 }
 
@@ -99,10 +107,11 @@ mod tests {
     fn what_does_not_fit_together_is_not_read() {
         assert!(Kept::parse("").is_none());
         assert!(Kept::parse(r#"{"version":2,"result":{"Err":"x"}}"#).is_none());
-        let damaged: [fn(&mut TraceSummary); 4] = [
+        let damaged: [fn(&mut TraceSummary); 5] = [
             |trace| trace.window = (2, 1),
             |trace| trace.host.clear(),
             |trace| trace.kernels[0].key = 9,
+            |trace| trace.rows.rows[0].spans[0].key = 9,
             |trace| trace.steps.whole = vec![(5, 9), (8, 10)],
         ];
         for damage in damaged {

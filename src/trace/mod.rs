@@ -164,8 +164,7 @@ pub struct TraceSummary {
     pub idle: Vec<(Option<u32>, u64)>,
     /// The same time by the thread that launched.
     pub idle_threads: Vec<IdleThread>,
-    /// What is drawn of it on a time axis; a recording does not keep it.
-    #[serde(skip)]
+    /// What is drawn of it on a time axis.
     pub rows: Rows,
 }
 

@@ -5,6 +5,7 @@
 //! one, with the name of the longest. What is longer than the grain stays as it is.
 
 use super::{DeviceKind, HostKind, Trace, is_nccl};
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -21,7 +22,7 @@ const MOST_DEPTH: usize = 8;
 const MOST_SEEN: usize = 128;
 
 /// What a row is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum RowOf {
     Stream {
         device: u64,
@@ -68,7 +69,7 @@ impl DrawnKind {
 }
 
 /// A span, or several that follow each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drawn {
     /// On the clock of the events.
     pub start_ns: u64,
@@ -83,7 +84,7 @@ pub struct Drawn {
 }
 
 /// Spans side by side.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
     pub of: RowOf,
     /// How many calls are around: 0 for streams.
@@ -96,7 +97,7 @@ pub struct Row {
 }
 
 /// All rows, and what has none.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rows {
     /// Streams by device and number; then threads, that with the most time first, by depth.
     pub rows: Vec<Row>,
@@ -107,6 +108,19 @@ pub struct Rows {
 }
 
 impl Rows {
+    /// Whether all spans are in order, and have a key among so many of devices and of the host.
+    pub(super) fn are_valid(&self, device_keys: usize, host_keys: usize) -> bool {
+        self.rows.iter().all(|row| {
+            let keys = match row.of {
+                RowOf::Stream { .. } => device_keys,
+                RowOf::Thread(_) => host_keys,
+            };
+            let mut spans = row.spans.iter();
+            row.spans.is_sorted_by_key(|span| span.start_ns)
+                && spans.all(|span| span.start_ns <= span.end_ns && (span.key as usize) < keys)
+        })
+    }
+
     /// Spans that are drawn together with others, and the largest grain, ns.
     pub fn merged(&self) -> (u64, u64) {
         let spans = self.rows.iter().flat_map(|row| &row.spans);

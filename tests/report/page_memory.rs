@@ -18,7 +18,8 @@ fn limited(most: f64) -> Profile {
     let seconds = (profile.end_ns - profile.start_ns) / SECOND;
     let path = "/kubepods/pod-1234/train-job-42";
     let grown = |at: u64| (8.0 * most * GIB as f64 * (at as f64 + 1.0) / seconds as f64) as u64;
-    let levels: [(TrackKind, i32, &str, &dyn Fn(u64) -> u64); 10] = [
+    type Level<'a> = (TrackKind, i32, &'a str, &'a dyn Fn(u64) -> u64);
+    let levels: [Level<'_>; 10] = [
         (CgroupUsed, 0, path, &grown),
         (CgroupCache, 0, path, &|_| GIB),
         (CgroupShared, 0, path, &|at| grown(at) / 8),
