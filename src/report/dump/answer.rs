@@ -488,6 +488,7 @@ mod tests {
                 "threads": [thread],
             }],
             "ranks": [], "deadlocks": [], "awaited": [], "equal": [], "missing": ["something"],
+            "memory": null,
             "nccl_ras": [
                 {"address": "localhost:1", "error": "off", "nccl_version": null, "communicators": null},
                 {"address": "localhost:2", "error": null, "nccl_version": "2.30.7", "communicators": [{
