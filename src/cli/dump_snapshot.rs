@@ -42,9 +42,8 @@ pub(super) fn check_target(pid: i32) -> Result<(), Failure> {
     }
     // A thread that execs takes over the tid of the first thread, which is a zombie until then:
     // asked before and after.
-    let is_zombie = |stat: &Stat| matches!(stat.state, b'Z' | b'X');
     let has_ended = |stat: &Stat| {
-        is_zombie(stat) && is_alone(pid) && read_stat(pid).is_ok_and(|again| is_zombie(&again))
+        stat.is_zombie() && is_alone(pid) && read_stat(pid).is_ok_and(|again| again.is_zombie())
     };
     match read_stat(pid) {
         Err(_) => Err(hints::session_failure(SessionError::NoSuchProcess(pid))),

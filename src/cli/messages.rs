@@ -46,6 +46,13 @@ pub(crate) fn failed(failure: &Failure) {
     }
 }
 
+/// The error that a torchspy in a process of its own has written to its standard error, without its
+/// hint.
+pub(crate) fn error_in(stderr: &str) -> Option<&str> {
+    let mut lines = stderr.lines();
+    lines.find_map(|line| line.strip_prefix("error: "))
+}
+
 /// `a, b, c and 4 more`: at most `most` of the names.
 pub(crate) fn list(names: &[&str], most: usize) -> String {
     let shown = names.get(..most).unwrap_or(names).join(", ");

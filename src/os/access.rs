@@ -41,7 +41,7 @@ pub fn try_read_memory(pid: i32) -> io::Result<()> {
 /// Whether a process has a program of its own, and has not ended.
 fn is_alive(pid: i32) -> bool {
     let stat = read_stat(living_task(pid));
-    stat.is_ok_and(|stat| !stat.is_kernel_thread && !matches!(stat.state, b'Z' | b'X'))
+    stat.is_ok_and(|stat| !stat.is_kernel_thread && !stat.is_zombie())
 }
 
 fn try_read_task(pid: i32) -> io::Result<()> {
@@ -60,7 +60,7 @@ fn try_read_task(pid: i32) -> io::Result<()> {
                 Ok(stat) if stat.is_kernel_thread => {
                     "in the pid namespace of torchspy it is a kernel thread"
                 }
-                Ok(stat) if matches!(stat.state, b'Z' | b'X') => "it has ended",
+                Ok(stat) if stat.is_zombie() => "it has ended",
                 Ok(_) => "it has no memory that could be read",
                 Err(_) => "it is gone",
             },

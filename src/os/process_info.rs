@@ -139,6 +139,14 @@ pub struct Stat {
     pub is_kernel_thread: bool,
 }
 
+impl Stat {
+    /// Whether the thread has ended, waited for or not; of a process, the first thread: others may
+    /// live on.
+    pub fn is_zombie(&self) -> bool {
+        matches!(self.state, b'Z' | b'X')
+    }
+}
+
 /// Parses `/proc/PID/stat` (proc_pid_stat(5)). The name in parentheses may hold anything,
 /// parentheses included.
 pub fn parse_stat(text: &[u8]) -> Option<Stat> {

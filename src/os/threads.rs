@@ -299,7 +299,7 @@ pub fn thread_names(pid: i32) -> Vec<String> {
 /// A living thread of process `pid`: the first one, unless that is dead while others live. /proc
 /// shows no memory, files or root of a dead thread, and `/proc/TID` serves as well as `/proc/PID`.
 pub fn living_task(pid: i32) -> i32 {
-    let lives = |tid: i32| read_stat(tid).is_ok_and(|stat| !matches!(stat.state, b'Z' | b'X'));
+    let lives = |tid: i32| read_stat(tid).is_ok_and(|stat| !stat.is_zombie());
     if lives(pid) {
         return pid;
     }

@@ -141,5 +141,5 @@ impl Armed {
 /// `None` for a process that has ended, waited for or not.
 fn start_ticks(pid: i32) -> Option<u64> {
     let stat = read_stat(pid).ok()?;
-    (!matches!(stat.state, b'Z' | b'X')).then_some(stat.start_ticks)
+    (!stat.is_zombie()).then_some(stat.start_ticks)
 }

@@ -7,6 +7,7 @@
 //! of the terminal do not reach it), and ends with the recorder.
 
 use crate::cli::failure::Failure;
+use crate::cli::messages;
 use crate::cli::open_outputs::OpenOutputs;
 use crate::cli::output_file::Replacement;
 use crate::cli::plan::SnapshotEvery;
@@ -150,7 +151,7 @@ fn keep(
                 let _ = stderr.take(MOST_ERROR).read_to_end(&mut text);
             }
             let text = String::from_utf8_lossy(&text);
-            let error = text.lines().find_map(|line| line.strip_prefix("error: "));
+            let error = messages::error_in(&text);
             let error = error.unwrap_or("its process was ended");
             // Its standard output is the page.
             Err(failed(error.replace("standard output", "it")))

@@ -2,6 +2,7 @@
 
 use super::steps::{Due, Steps};
 use super::{LONGEST, Length, Request, SHORTEST, Shared, lock};
+use crate::cli::messages;
 use crate::model::process::ProcessInfo;
 use crate::model::progress::facts;
 use crate::model::segment::Segment;
@@ -263,7 +264,7 @@ impl Asked {
         let mut shared = lock(shared);
         let has_it = shared.open.contains(&pid);
         // It might have ended after it had written the trace: that is seen with the next look.
-        let ended = read_stat(pid).map_or(true, |stat| matches!(stat.state, b'Z' | b'X'));
+        let ended = read_stat(pid).map_or(true, |stat| stat.is_zombie());
         if ended && has_it {
             shared.ended.insert(pid);
         }
@@ -308,7 +309,7 @@ fn reduce(trace: File) -> Result<JoinHandle<String>, String> {
             }
             Ok(output) => {
                 let text = String::from_utf8_lossy(&output.stderr);
-                let error = text.lines().find_map(|line| line.strip_prefix("error: "));
+                let error = messages::error_in(&text);
                 failed(match error.and_then(|text| text.strip_prefix(UNREADABLE)) {
                     Some(NOTHING) => "no operator ran in the window",
                     Some(why) => why,
