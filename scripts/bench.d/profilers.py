@@ -113,8 +113,11 @@ class TorchSpy:
 
     name = "torchspy"
 
-    def __init__(self, folder):
+    def __init__(self, folder, engine=None):
         self.folder = folder
+        self.engine = []
+        if engine:
+            self.engine, self.name = ["--engine", engine], f"torchspy --engine {engine}"
 
     def _output(self):
         return tempfile.mktemp(prefix="run-", suffix=".tspy", dir=self.folder)
@@ -122,7 +125,7 @@ class TorchSpy:
     def attach(self, pid, duration=None, rate=100, options=(), variables=None):
         """Records a running process, with more variables in torchspy's environment. The Run has the recording's path as `.recording`."""
         recording = self._output()
-        command = [torchspy_path(), "record", "--pid", str(pid), "--rate", str(rate), *options, "-o", recording]
+        command = [torchspy_path(), "record", "--pid", str(pid), "--rate", str(rate), *self.engine, *options, "-o", recording]
         if duration is not None:
             command[4:4] = ["--duration", f"{duration:g}s"]
         run = Run(command, self.folder, variables)
@@ -132,7 +135,7 @@ class TorchSpy:
     def launch(self, target, rate=100, options=()):
         """Records a command from its start."""
         recording = self._output()
-        run = Run([torchspy_path(), "record", "--rate", str(rate), *options, "-o", recording, "--", *target], self.folder)
+        run = Run([torchspy_path(), "record", "--rate", str(rate), *self.engine, *options, "-o", recording, "--", *target], self.folder)
         run.recording = recording
         return run
 

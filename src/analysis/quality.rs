@@ -22,6 +22,8 @@ pub struct Captures {
     pub stopped: u64,
     /// Ticks in which no stack was captured.
     pub unread: u64,
+    /// Running threads that the kernel sampled, without a stop.
+    pub sampled: u64,
     /// Running threads that were read without a stop.
     pub unstopped: u64,
 }
@@ -96,6 +98,11 @@ pub struct QualitySummary {
     /// Polls of training threads that were skipped because every CPU was busy and their processes
     /// took turns.
     pub skipped_for_turn: u64,
+    /// Samples of the kernel whose Python frames had changed between a read just before and one just
+    /// after it; the frames are those of the later read.
+    pub python_later: u64,
+    /// Samples that the kernel was asked for and did not take in time: the thread had left its CPU.
+    pub samples_missed: u64,
     /// Stops that took longer than 2 ms; the thread was read after the other threads.
     pub stop_timeouts: u64,
     /// System calls that may have been ended early by a stop, with EINTR or a partial transfer; an
@@ -227,6 +234,7 @@ pub fn summarize(profile: &Profile, ranks: &[(ProcessId, ThreadId)]) -> QualityS
             Capture::Stopped => summary.captures.stopped += 1,
             Capture::Asleep => summary.captures.asleep += 1,
             Capture::Unstopped => summary.captures.unstopped += 1,
+            Capture::Sampled => summary.captures.sampled += 1,
             Capture::Reused => summary.captures.reused += ticks,
             Capture::NotCaptured => summary.captures.unread += ticks,
         }
@@ -277,6 +285,8 @@ pub fn summarize(profile: &Profile, ranks: &[(ProcessId, ThreadId)]) -> QualityS
     summary.stop_timeouts = quality.stop_timeouts;
     summary.skipped_for_late_stop = quality.skipped_for_late_stop;
     summary.skipped_for_turn = quality.skipped_for_turn;
+    summary.python_later = quality.python_later;
+    summary.samples_missed = quality.samples_missed;
     summary.calls_cut_short = quality.calls_cut_short;
     summary.calls_left_running = quality.calls_left_running;
     summary.privileges_lost = quality.privileges_lost;

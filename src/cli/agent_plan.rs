@@ -8,7 +8,7 @@ use super::option_values::{
 use super::regions;
 use super::rules::Rules;
 use crate::model::region::Region;
-use crate::sampling::session::{IdleThreads, SEGMENT, SessionOptions};
+use crate::sampling::session::{Engine, IdleThreads, SEGMENT, SessionOptions};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -73,6 +73,7 @@ impl AgentPlan {
                 rate_hz: parse_rate(arguments.rate)?,
                 native: true,
                 nonblocking: arguments.nonblocking,
+                engine: Engine::Ptrace,
                 gil_only: false,
                 threads: None,
                 ranks: None,

@@ -259,6 +259,9 @@ pub(crate) struct SamplingArguments {
     /// sleeping threads
     #[arg(long)]
     pub(crate) nonblocking: bool,
+    /// How running threads are read
+    #[arg(long, value_name = "HOW", default_value = "ptrace")]
+    pub(crate) engine: EngineName,
     /// Share of a running thread's time that stops may take, in percent, or `off`
     #[arg(long, value_name = "PERCENT", default_value = "2")]
     pub(crate) max_stopped: String,
@@ -1065,6 +1068,17 @@ pub(crate) enum ChildrenName {
     All,
     /// None: child processes are not sampled at all
     None,
+}
+
+/// How running threads are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EngineName {
+    /// perf where the kernel allows it in full, else ptrace
+    Auto,
+    /// Each is stopped for some 60 us
+    Ptrace,
+    /// The kernel copies registers and stack (perf_event_open), and nothing is stopped
+    Perf,
 }
 
 /// By what is drawn.

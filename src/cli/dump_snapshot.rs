@@ -20,7 +20,7 @@ use crate::os::process_info::{Stat, read_stat};
 use crate::os::process_tree::{ProcessEvent, ProcessWatch};
 use crate::report::label::counted;
 use crate::sampling::inspect::inspect_all;
-use crate::sampling::session::{IdleThreads, SEGMENT, SessionError, SessionOptions};
+use crate::sampling::session::{Engine, IdleThreads, SEGMENT, SessionError, SessionOptions};
 use crate::sampling::snapshot::{Snapshot, SnapshotFacts, take_snapshot};
 use std::time::Duration;
 
@@ -301,6 +301,7 @@ fn options(plan: &LookPlan, roots: &[i32], leave_out: Vec<i32>) -> SessionOption
         rate_hz: 1.0,
         native: plan.native,
         nonblocking: plan.nonblocking,
+        engine: Engine::Ptrace,
         gil_only: false,
         threads: None,
         ranks: None,

@@ -50,6 +50,10 @@ pub(crate) fn of_remedy(remedy: Remedy) -> &'static str {
         Remedy::UnsupportedPython => {
             "Python frames need CPython 3.10 to 3.15; others are sampled with native frames, or by a slower fallback"
         }
+        Remedy::PerfEvents => {
+            "as root: sysctl kernel.perf_event_paranoid=1, or give torchspy CAP_PERFMON\n\
+             Docker, Kubernetes: the seccomp profile has to allow perf_event_open"
+        }
         Remedy::CpuQuota => {
             "the cgroup is throttled when it has used its quota, and torchspy within it: reports show that as cpu_wait"
         }
@@ -106,7 +110,7 @@ pub(crate) fn stop_failure(pid: i32, error: &io::Error) -> Failure {
     });
     let hint = failure.hint.clone().unwrap_or_default();
     failure.hint(format!(
-        "{hint}\nor without stops, Python frames mainly: --nonblocking"
+        "{hint}\nor without stops: --engine perf, or --nonblocking, with Python frames mainly"
     ))
 }
 

@@ -3,8 +3,8 @@
 use super::agent_plan::AgentPlan;
 use super::args::{
     Arguments, AttributionArguments, ByName, ChildrenName, ColorName, ConvertArguments,
-    DrawingArguments, IntervalArguments, RecordArguments, ReportArguments, ReportByName,
-    SamplingArguments, Shell, SnapshotArguments, Subcommands, TopArguments,
+    DrawingArguments, EngineName, IntervalArguments, RecordArguments, ReportArguments,
+    ReportByName, SamplingArguments, Shell, SnapshotArguments, Subcommands, TopArguments,
 };
 use super::commands::install_py_spy::InstallPySpyPlan;
 use super::commands::py_spy_dump::PySpyDumpPlan;
@@ -13,6 +13,7 @@ use super::dump_plan::DumpPlan;
 use super::failure::Failure;
 use super::formats::{self, Format};
 use super::github_summary;
+use super::hints;
 use super::job_plan::{JobConvertPlan, JobPlan};
 use super::mlflow::MlflowPlan;
 use super::monitor::Conditions;
@@ -32,12 +33,14 @@ use super::window;
 use crate::analysis::progress::window::StepRange;
 use crate::gpu::select::GpuChoice;
 use crate::model::region::Region;
+use crate::os::perf_event::{self, Scope};
+use crate::os::permissions::Remedy;
 use crate::report::flamegraph::Colours;
 use crate::report::folded::PySpyForm;
 use crate::report::page::Editor;
 use crate::report::text::{self, Detail, TextOptions};
 use crate::report::view::{By, Idle, ViewOptions};
-use crate::sampling::session::{IdleThreads, SEGMENT, SessionOptions};
+use crate::sampling::session::{Engine, IdleThreads, SEGMENT, SessionOptions};
 use crate::trace::TraceSummary;
 use regex::Regex;
 use std::ffi::OsString;
@@ -626,6 +629,7 @@ fn session_options(arguments: SamplingArguments, rules: &Rules) -> Result<Sessio
         rate_hz: parse_rate(arguments.rate)?,
         native: !arguments.no_native,
         nonblocking: arguments.nonblocking,
+        engine: engine(arguments.engine)?,
         gil_only: arguments.gil,
         threads: parse_regex(arguments.threads.as_deref())?,
         ranks: None,
@@ -642,6 +646,23 @@ fn session_options(arguments: SamplingArguments, rules: &Rules) -> Result<Sessio
         segment: SEGMENT,
         idle_threads: IdleThreads::Close,
     })
+}
+
+/// What `--engine` stands for on this machine.
+fn engine(name: EngineName) -> Result<Engine, Failure> {
+    match (name, perf_event::scope()) {
+        (EngineName::Ptrace, _) => Ok(Engine::Ptrace),
+        (EngineName::Auto, Ok(Scope::All)) => Ok(Engine::Perf(Scope::All)),
+        (EngineName::Auto, _) => Ok(Engine::Ptrace),
+        (EngineName::Perf, Ok(scope)) => Ok(Engine::Perf(scope)),
+        (EngineName::Perf, Err(error)) => Err(Failure::message(format!(
+            "--engine perf: the kernel does not let torchspy open perf events: {error}"
+        ))
+        .hint(format!(
+            "{}\nor with short stops: --engine ptrace",
+            hints::of_remedy(Remedy::PerfEvents)
+        ))),
+    }
 }
 
 impl ConvertPlan {

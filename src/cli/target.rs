@@ -10,12 +10,13 @@ use crate::model::region::Region;
 use crate::model::run::RunInfo;
 use crate::os::clock::{monotonic_ns, wall_ns};
 use crate::os::launch::LaunchError;
+use crate::os::perf_event::Scope;
 use crate::os::process_info::{parse_environment, read_process_info, read_stat};
 use crate::os::program::is_found;
 use crate::os::redaction::Redaction;
 use crate::os::{access, host};
 use crate::sampling::live_environment::current_environment;
-use crate::sampling::session::{SessionError, SessionOptions};
+use crate::sampling::session::{Engine, SessionError, SessionOptions};
 use crate::torch::job::{JobPlace, USERS_JOB};
 use std::ffi::OsString;
 
@@ -98,7 +99,7 @@ pub(super) fn is_ancestor(pid: i32) -> bool {
 
 /// Whether torchspy may do here what the options ask for.
 pub(super) fn check_options(options: &SessionOptions, pid: i32) -> Result<(), Failure> {
-    if !options.nonblocking
+    if !options.never_stops()
         && let Err(error) = access::try_stop_own_child()
     {
         return Err(hints::stop_failure(pid, &error));
@@ -139,6 +140,15 @@ pub(super) fn run_info(
         && own_groups != groups
     {
         notes.push(format!("torchspy's own cgroup quota {cpus:.1} CPUs"));
+    }
+    if let Engine::Perf(scope) = options.engine {
+        notes.push(format!(
+            "no stops: the kernel samples running threads{} (perf events)",
+            match scope {
+                Scope::All => "",
+                Scope::UserCode => ", outside of the kernel only",
+            }
+        ));
     }
     if let Some(ranks) = &options.ranks {
         notes.push(format!("only ranks {} are sampled (--ranks)", ranks.text()));

@@ -126,6 +126,14 @@ pub struct Quality {
     /// privileges for it.
     #[serde(skip)]
     pub privileges_lost: u64,
+    /// Samples of the kernel whose Python frames had changed between a read just before and one just
+    /// after it: the frames are those of the later read.
+    #[serde(skip)]
+    pub python_later: u64,
+    /// Samples that the kernel was asked for and did not take by the deadline: the thread left its
+    /// CPU, or was in the kernel where that may not be sampled.
+    #[serde(skip)]
+    pub samples_missed: u64,
     pub own_cpu_ns: u64,
     pub own_queue_ns: u64,
     /// Seconds by which the target's cgroup was throttled, ns; 0 where it has no quota.
@@ -143,6 +151,6 @@ impl Quality {
         self.stops.merge(&other.stops);
         add!(ticks late_ticks missed_ticks target_run_ns own_cpu_ns own_queue_ns throttled_ns);
         add!(skipped_for_budget stop_timeouts torn_retries skipped_for_late_stop skipped_for_turn);
-        add!(calls_cut_short calls_left_running privileges_lost);
+        add!(calls_cut_short calls_left_running privileges_lost python_later samples_missed);
     }
 }

@@ -17,6 +17,9 @@ named!(
         /// The thread has not been scheduled since its last fresh capture: it keeps the stack that
         /// it had then.
         Reused = "reused",
+        /// The kernel copied registers and stack while the thread ran (`--engine perf`); its Python
+        /// frames were read at once.
+        Sampled = "sampled",
         /// Its stack was not captured; its state was.
         #[default]
         NotCaptured = "unread",

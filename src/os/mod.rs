@@ -18,6 +18,7 @@ pub mod new_pids;
 pub mod nvml;
 pub mod open_files;
 pub mod own_thread;
+pub mod perf_event;
 pub mod permissions;
 pub mod placement;
 pub mod priority;

@@ -9,6 +9,7 @@ use super::access::{
     self, OwnChild, container, has_sys_ptrace, own_pid, try_read_memory, yama_scope,
 };
 use super::host;
+use super::perf_event::{self, Scope};
 use super::process_info::{read_bounded, read_stat};
 use crate::model::code::PythonVersion;
 use nix::unistd::geteuid;
@@ -47,6 +48,8 @@ pub enum Remedy {
     OldKernel,
     /// No supported Python.
     UnsupportedPython,
+    /// Perf events may not be opened, or not of what runs in the kernel.
+    PerfEvents,
     /// The cgroup's CPU quota may throttle.
     CpuQuota,
 }
@@ -104,6 +107,7 @@ pub fn check_host() -> Vec<Check> {
         None => Check::ok("container", "none detected"),
     });
     checks.push(check_schedstat());
+    checks.push(check_perf_events());
     checks.push(match host::CpuGroups::of(own_pid()).quota() {
         Some(cpus) => Check::limited(
             "cpu quota",
@@ -171,6 +175,20 @@ pub fn why_denied(pid: i32) -> Option<Remedy> {
         _ if access::seccomp_mode(own_pid()) == Some(2) => Some(Remedy::Container),
         _ if !privileged && container().is_some() => Some(Remedy::Container),
         _ => None,
+    }
+}
+
+fn check_perf_events() -> Check {
+    const NAME: &str = "perf events";
+    let remedy = Some(Remedy::PerfEvents);
+    match perf_event::scope() {
+        Ok(Scope::All) => Check::ok(NAME, "available: --engine perf stops no thread"),
+        Ok(Scope::UserCode) => {
+            let detail =
+                "of user code only: --engine perf samples no thread while it is in the kernel";
+            Check::limited(NAME, detail, remedy)
+        }
+        Err(error) => Check::limited(NAME, format!("no --engine perf: {error}"), remedy),
     }
 }
 

@@ -43,7 +43,7 @@ const RECENT_PAGES: usize = 1024;
 const NO_PAGE: u64 = u64::MAX;
 
 /// Bytes of a page of this kernel, a power of two. On some machines they are 16 or 64 KB.
-fn page_bytes() -> u64 {
+pub(super) fn page_bytes() -> u64 {
     static BYTES: LazyLock<u64> = LazyLock::new(|| {
         let found = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
         found.map_or(Machine::PAGE_BYTES, i64::cast_unsigned)

@@ -186,7 +186,7 @@ impl<'a> Classifier<'a> {
         let has_native: FxHashSet<ThreadId> = input
             .samples
             .iter()
-            .filter(|sample| sample.capture == Capture::Stopped)
+            .filter(|sample| matches!(sample.capture, Capture::Stopped | Capture::Sampled))
             .filter(|_| input.run.reads_running_native())
             .map(|sample| sample.thread)
             .collect();

@@ -591,46 +591,33 @@ pub(super) fn capture_unstopped(
     Ok(false)
 }
 
+/// [`capture`] of a running thread of which the kernel has just copied the registers and the stack:
+/// address, buffer, and length of the copy. What else is read may be a little later; with
+/// `stack_pointer` the stack is read on from there.
+pub(super) fn capture_sampled(
+    subject: Subject<'_>,
+    plan: &mut ReadPlan,
+    (address, stack, length): (u64, Vec<u8>, usize),
+    buffers: &mut Buffers,
+    sample: &mut RawSample,
+) -> Result<(), ReadError> {
+    let spare = buffers.take(0);
+    let copied = copy(subject, plan, spare, buffers, sample);
+    // What was added last is what is read: the stack as it was then.
+    sample.snapshot.insert_part(address, stack, length);
+    copied?;
+    walk(subject, plan, sample);
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::SnapshotMemory;
     use crate::model::code::PythonVersion;
-    use crate::model::ids::{ProcessId, ThreadId};
-    use crate::model::sample::{Capture, Gil, Sample, ThreadState};
+    use crate::model::ids::ProcessId;
+    use crate::model::sample::Sample;
     use crate::python::layout::tables;
     use std::sync::Arc;
-
-    fn nothing_yet() -> RawSample {
-        RawSample {
-            recorded: Sample {
-                thread: ThreadId(0),
-                stack: None,
-                start_ns: 0,
-                weight_ns: 0,
-                ticks: 0,
-                capture: Capture::NotCaptured,
-                state: ThreadState::Sleeping,
-                syscall: None,
-                gil: Gil::Unknown,
-                gil_holder: None,
-                run_ns: 0,
-                queue_ns: 0,
-            },
-            process: ProcessId(0),
-            shared: Arc::default(),
-            slices: 0,
-            read_ns: 0,
-            python_state: 0,
-            registers: None,
-            snapshot: SnapshotMemory::default(),
-            python: PythonStack::default(),
-            codes: SnapshotMemory::default(),
-            python_pending_ns: 0,
-            python_partial: None,
-            failure: None,
-        }
-    }
 
     #[test]
     fn a_state_that_is_not_there_does_not_cost_the_stack() {
@@ -654,7 +641,7 @@ mod tests {
         };
         let mut plan = ReadPlan::default();
         plan.set_states(&[0x1000]);
-        let mut sample = nothing_yet();
+        let mut sample = RawSample::new(Sample::default(), ProcessId(0), Arc::default(), 0);
         let mut buffers = Buffers::default();
         let read = capture(subject, &mut plan, Vec::new(), &mut buffers, &mut sample);
         assert_eq!(read, Ok(()));

@@ -155,6 +155,32 @@ pub(super) struct RawSample {
     pub(super) failure: Option<Partial>,
 }
 
+impl RawSample {
+    /// A capture of which nothing was read yet.
+    pub(super) fn new(
+        recorded: Sample,
+        process: ProcessId,
+        shared: Arc<ThreadShared>,
+        slices: u64,
+    ) -> Self {
+        Self {
+            recorded,
+            process,
+            shared,
+            slices,
+            read_ns: 0,
+            python_state: 0,
+            registers: None,
+            snapshot: SnapshotMemory::default(),
+            python: PythonStack::default(),
+            codes: SnapshotMemory::default(),
+            python_pending_ns: 0,
+            python_partial: None,
+            failure: None,
+        }
+    }
+}
+
 /// A Python stack with resolved names, from the fallback for Pythons older than 3.10.
 #[derive(Debug)]
 pub(super) struct NamedStack {

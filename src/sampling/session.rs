@@ -15,6 +15,7 @@ use crate::model::segment::Segment;
 use crate::os::access::try_read_memory;
 use crate::os::descriptors::raise_limit;
 use crate::os::own_thread::{OwnThread, ask};
+use crate::os::perf_event::Scope;
 use crate::os::priority::run_behind;
 use crate::os::process_info::read_stat;
 use crate::os::redaction::Redaction;
@@ -44,6 +45,8 @@ pub struct SessionOptions {
     pub native: bool,
     /// Whether nothing may be stopped.
     pub nonblocking: bool,
+    /// How running threads are captured.
+    pub engine: Engine,
     /// Whether only threads that hold the GIL are recorded.
     pub gil_only: bool,
     /// Pattern of the names of threads to record; `None` for all.
@@ -76,6 +79,27 @@ pub struct SessionOptions {
     pub segment: Duration,
     /// How closely threads that hardly run are followed.
     pub idle_threads: IdleThreads,
+}
+
+/// How running threads are captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// Stopped for as long as it takes to read them.
+    Ptrace,
+    /// Sampled by the kernel while they run, on request; nothing is stopped.
+    Perf(Scope),
+}
+
+impl SessionOptions {
+    /// Whether the kernel samples running threads.
+    pub(super) fn samples_by_kernel(&self) -> bool {
+        self.engine != Engine::Ptrace && self.native && !self.nonblocking && !self.once
+    }
+
+    /// Whether no thread is ever stopped.
+    pub fn never_stops(&self) -> bool {
+        self.nonblocking || self.engine != Engine::Ptrace
+    }
 }
 
 /// How closely threads that hardly run, and those that start, are followed.

@@ -165,12 +165,17 @@ pub(super) struct Request {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
     /// How long to spin, ns, and the longest sleep between two checks afterwards.
-    spin_ns: u64,
+    pub(super) spin_ns: u64,
     nap: Duration,
     sleepers_until_ns: u64,
 }
 
 impl Wait {
+    /// Whether a thread may have to wait for its CPU.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.spin_ns < SPIN_NS
+    }
+
     /// For the `requests` stops of a tick. Sleepers are stopped only until `sleepers_until_ns`
     /// (CLOCK_MONOTONIC). `yields_cpu`: a thread may wait for the CPU that the caller runs on.
     pub(super) fn new(

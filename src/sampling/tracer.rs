@@ -7,6 +7,7 @@
 //! - [`account`]: a ledger per thread that charges each tick to exactly one sample.
 
 mod account;
+mod by_kernel;
 mod capture;
 mod decide;
 mod events;

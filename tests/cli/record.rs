@@ -275,13 +275,15 @@ fn no_subprocesses_leaves_children_alone() {
     assert!(dump.contains("py compute ("), "{dump}");
 }
 
-/// No stop, and no tracer at any of thousands of polls; Python frames of what runs, native ones of
-/// what sleeps.
-#[test]
-fn nonblocking_never_stops_anything() {
-    let Some(target) = target(&[]) else { return };
+/// Records until there are 20 captures of this kind, and checks at thousands of polls that nothing
+/// traces the target. Returns the report, and each thread's name and samples.
+fn record_untraced(
+    target: &Target,
+    options: &[&str],
+    kind: &str,
+) -> (Value, Vec<(String, String)>) {
     let how = How {
-        options: &["--nonblocking"],
+        options,
         fault: None,
     };
     let mut recorder = Recorder::attach(target.pid(), how);
@@ -289,19 +291,54 @@ fn nonblocking_never_stops_anything() {
     (0..1000).for_each(|_| poll());
     wait_until_recorded(&mut recorder, |quality| {
         (0..1000).for_each(|_| poll());
-        has_polls(quality) && quality["captures"]["unstopped"].as_u64() > Some(20)
+        has_polls(quality) && quality["captures"][kind].as_u64() > Some(20)
     });
     let recorded = recorder.interrupt().expect_success();
-    let (report, dump) = (recorded.report(), recorded.inspect());
+    let report = recorded.report();
     assert_eq!(quality(&report, "stops"), 0.0, "{report}");
     let captures = &report["quality"]["captures"];
     assert_eq!(captures["stopped"], 0, "{report}");
-    assert!(captures["unstopped"].as_u64().unwrap() > 20, "{report}");
-    let threads = sampled_threads(&dump);
-    let text_of = |name: &str| {
-        let found = threads.iter().find(|(thread, _)| thread == name);
-        &found.unwrap_or_else(|| panic!("no {name}: {dump}")).1
-    };
+    assert!(captures[kind].as_u64().unwrap() > 20, "{report}");
+    (report, sampled_threads(&recorded.inspect()))
+}
+
+/// The kernel samples what runs, with its native frames, and nothing is stopped.
+#[test]
+fn engine_perf_stops_nothing() {
+    if !perf_events_work() {
+        return;
+    }
+    let Some(target) = target(&[]) else { return };
+    let (_, threads) = record_untraced(&target, &["--engine", "perf"], "sampled");
+    let hashes = &threads
+        .iter()
+        .find(|thread| thread.0 == "releaser")
+        .unwrap()
+        .1;
+    assert!(hashes.contains("running/sampled"), "{hashes}");
+    assert!(
+        hashes.contains("py hash_without_gil (") && hashes.contains("\n    na "),
+        "{hashes}"
+    );
+}
+
+/// Whether the kernel lets us open perf events; prints a skip if it does not.
+fn perf_events_work() -> bool {
+    let doctor = run(&["doctor"]).stdout;
+    let works = doctor.contains("ok      perf events");
+    if !works {
+        println!("skipped: --engine perf: {doctor}");
+    }
+    works
+}
+
+/// No stop, and no tracer at any of thousands of polls; Python frames of what runs, native ones of
+/// what sleeps.
+#[test]
+fn nonblocking_never_stops_anything() {
+    let Some(target) = target(&[]) else { return };
+    let (_, threads) = record_untraced(&target, &["--nonblocking"], "unstopped");
+    let text_of = |name: &str| &threads.iter().find(|thread| thread.0 == name).unwrap().1;
     let holder = text_of("holder");
     assert!(holder.contains("py compute ("), "{holder}");
     assert!(!holder.contains("running/stopped"), "{holder}");

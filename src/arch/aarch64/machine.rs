@@ -71,6 +71,11 @@ impl Architecture for Aarch64 {
         values.enumerate()
     }
 
+    const PERF_REGISTERS: &'static [usize] = &[
+        0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24,
+        25, 26, 27, 28, 29, 30, 31, 32,
+    ];
+
     const RESULT_REPLACES_ARGUMENT: bool = true;
     fn system_call(
         user: &user_regs_struct,

@@ -63,6 +63,9 @@ impl Architecture for X86_64 {
         values.into_iter().enumerate()
     }
 
+    const PERF_REGISTERS: &'static [usize] =
+        &[0, 3, 2, 1, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23, 8];
+
     fn system_call(
         user: &user_regs_struct,
         _: impl FnOnce(u64) -> Option<u64>,

@@ -117,6 +117,28 @@ impl PythonStack {
         is_leaf
     }
 
+    /// Drops the runs at the leaf whose evaluations lie below `stack_pointer`: they began after the
+    /// thread had that stack pointer.
+    pub fn drop_runs_below(&mut self, stack_pointer: u64) {
+        let began_later = |run: &&PythonRun| {
+            run.stack_address
+                .is_some_and(|address| address < stack_pointer)
+        };
+        let count = self.runs.iter().take_while(began_later).count();
+        let frames = self.runs[..count].last().map_or(0, |run| run.range().end);
+        self.runs.drain(..count);
+        self.frames.drain(..frames.min(self.frames.len()));
+        for run in &mut self.runs {
+            run.first -= frames as u32;
+        }
+    }
+
+    /// Address of the innermost evaluation; `u64::MAX` if it is not known.
+    pub fn innermost(&self) -> u64 {
+        let first = self.runs.first();
+        first.and_then(|run| run.stack_address).unwrap_or(u64::MAX)
+    }
+
     /// Ends the run of the frames that no run covers yet.
     fn end_run(&mut self, stack_address: Option<u64>) {
         let first = self.runs.last().map_or(0, |run| run.range().end);

@@ -36,6 +36,7 @@ codes!(capture capture_of Capture {
     Capture::Unstopped = 2,
     Capture::Reused = 3,
     Capture::NotCaptured = 4,
+    Capture::Sampled = 5,
 });
 
 codes!(state state_of ThreadState {

@@ -57,6 +57,8 @@ impl WireCounts {
             quality.privileges_lost,
             quality.skipped_for_late_stop,
             quality.skipped_for_turn,
+            quality.python_later,
+            quality.samples_missed,
         ])
     }
 
@@ -67,5 +69,7 @@ impl WireCounts {
         quality.privileges_lost = count(2);
         quality.skipped_for_late_stop = count(3);
         quality.skipped_for_turn = count(4);
+        quality.python_later = count(5);
+        quality.samples_missed = count(6);
     }
 }

@@ -374,6 +374,7 @@ fn thread(thread: Thread) -> DumpedThread {
             "stopped" => Capture::Stopped,
             "asleep" => Capture::Asleep,
             "unstopped" => Capture::Unstopped,
+            "sampled" => Capture::Sampled,
             _ => Capture::NotCaptured,
         },
         syscall: thread.syscall,

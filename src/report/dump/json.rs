@@ -150,6 +150,7 @@ fn thread(thread: &DumpedThread) -> Value {
             Capture::Stopped => "stopped",
             Capture::Asleep | Capture::Reused => "asleep",
             Capture::Unstopped => "unstopped",
+            Capture::Sampled => "sampled",
             Capture::NotCaptured => "unread",
         },
         "syscall": thread.syscall,

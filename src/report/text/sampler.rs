@@ -163,13 +163,20 @@ fn captures(out: &mut String, quality: &QualitySummary) {
         count(quality.captures.stopped),
         count(quality.captures.asleep)
     );
+    if quality.captures.sampled > 0 {
+        kinds.push_str(&format!(
+            ", {} by the kernel",
+            count(quality.captures.sampled)
+        ));
+    }
     if quality.captures.unstopped > 0 {
         kinds.push_str(&format!(
             ", {} unstopped",
             count(quality.captures.unstopped)
         ));
     }
-    let read = quality.captures.stopped + quality.captures.asleep + quality.captures.unstopped;
+    let fresh = &quality.captures;
+    let read = fresh.stopped + fresh.asleep + fresh.sampled + fresh.unstopped;
     let mut parts = vec![format!("  captures: {} read ({kinds})", count(read))];
     parts.push(format!(
         "reused {} (thread had not run)",
@@ -179,6 +186,16 @@ fn captures(out: &mut String, quality: &QualitySummary) {
         parts.push(format!("not captured {}", count(quality.captures.unread)));
     }
     wrapped(out, &parts, "| ");
+    if quality.captures.sampled > 0 {
+        let parts = [
+            format!(
+                "  by the kernel: Python frames changed during {}",
+                fine_percent(quality.python_later as f64 / quality.captures.sampled as f64)
+            ),
+            format!("{} not in time", count(quality.samples_missed)),
+        ];
+        wrapped(out, &parts, "| ");
+    }
 }
 
 fn cost(out: &mut String, quality: &QualitySummary) {

@@ -45,8 +45,8 @@ const MMAP_LOCKERS: [u32; 7] = [
 pub(super) struct Capture {
     native: bool,
     once: bool,
-    buffers: Buffers,
-    spare: SamplePool,
+    pub(super) buffers: Buffers,
+    pub(super) spare: SamplePool,
     late: LateStops,
     ahead: Ahead,
     priority: TracerPriority<RaisedPriority>,

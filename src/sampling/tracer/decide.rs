@@ -5,7 +5,7 @@ use super::process::TracedProcess;
 use super::wake_cpu::WakeCpu;
 use crate::model::frame::Partial;
 use crate::sampling::budget::{Budget, Claim};
-use crate::sampling::session::SessionOptions;
+use crate::sampling::session::{Engine, SessionOptions};
 
 /// How long a running thread may be deferred before its Python frames are read without a stop, ns:
 /// where stops wait for a CPU, few fit into the budget, and a thread blocked in the kernel may take
@@ -26,6 +26,8 @@ pub(super) enum CaptureMode {
     Stopped,
     /// Stopped while it sleeps, if the tick has time for it.
     StoppedAsleep,
+    /// By the kernel, while it runs.
+    Sampled,
     /// Only its Python frames, read while it runs.
     Unstopped,
     NotCaptured(Partial),
@@ -39,6 +41,7 @@ pub(super) struct Decide {
     native: bool,
     once: bool,
     nonblocking: bool,
+    by_kernel: bool,
     gil_only: bool,
     stop_any_child: bool,
     budget: Budget,
@@ -50,10 +53,15 @@ impl Decide {
         Self {
             native: options.native,
             once: options.once,
-            nonblocking: options.nonblocking,
+            nonblocking: options.never_stops(),
+            by_kernel: options.samples_by_kernel(),
             gil_only: options.gil_only,
             stop_any_child: options.stop_any_child,
-            budget: Budget::new(options.max_stopped, period_ns),
+            budget: match options.engine {
+                Engine::Ptrace => Budget::new(options.max_stopped, period_ns),
+                // Nothing is stopped.
+                Engine::Perf(_) => Budget::new(f64::INFINITY, period_ns),
+            },
             wake_cpu: WakeCpu::default(),
         }
     }
@@ -86,6 +94,9 @@ impl Decide {
         }
         if self.gil_only && !holds_gil {
             return CaptureMode::Excluded;
+        }
+        if self.by_kernel {
+            return CaptureMode::Sampled;
         }
         let unstopped = self.nonblocking || self.avoids_stop(candidate, process);
         let has_state = process.threads[candidate.thread]

@@ -65,7 +65,7 @@ impl Poll {
         Self {
             once: options.once,
             gil_only: options.gil_only,
-            nonblocking: options.nonblocking,
+            nonblocking: options.never_stops(),
             idle_threads: options.idle_threads,
         }
     }

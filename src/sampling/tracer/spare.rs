@@ -2,9 +2,7 @@
 
 use super::account::Charged;
 use super::process::TracedProcess;
-use crate::memory::SnapshotMemory;
 use crate::model::sample::Capture as Method;
-use crate::python::frames::PythonStack;
 use crate::sampling::raw::RawSample;
 
 /// Unused samples that are kept, besides those that come back from the worker.
@@ -40,20 +38,6 @@ impl SamplePool {
             sample.failure = None;
             return sample;
         }
-        Box::new(RawSample {
-            recorded,
-            process,
-            shared,
-            slices,
-            read_ns: 0,
-            python_state: 0,
-            registers: None,
-            snapshot: SnapshotMemory::default(),
-            python: PythonStack::default(),
-            codes: SnapshotMemory::default(),
-            python_pending_ns: 0,
-            python_partial: None,
-            failure: None,
-        })
+        Box::new(RawSample::new(recorded, process, shared, slices))
     }
 }

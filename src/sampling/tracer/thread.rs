@@ -1,6 +1,7 @@
 //! State of a thread between polls.
 
 use super::account::{Charged, Deferred, KeptState, Ledger, TimePoint};
+use super::by_kernel::ThreadSampler;
 use crate::model::ids::ThreadId;
 use crate::model::sample::{Capture, Gil, Sample, ThreadState};
 use crate::os::threads::{SchedStat, ThreadFiles, Whereabouts};
@@ -31,6 +32,7 @@ pub(super) struct TracedThread {
     pub(super) files: ThreadFiles,
     pub(super) shared: Arc<ThreadShared>,
     pub(super) plan: ReadPlan,
+    pub(super) sampler: ThreadSampler,
     pub(super) last: SchedStat,
     pub(super) last_poll: LastPoll,
     pub(super) state: ThreadState,
@@ -154,6 +156,7 @@ impl TracedThread {
             inner_tid: files.inner_tid().unwrap_or(tid),
             shared: Arc::default(),
             plan: ReadPlan::default(),
+            sampler: ThreadSampler::default(),
             last: files.schedstat().unwrap_or_default(),
             files,
             last_poll: LastPoll::Unknown,

@@ -15,7 +15,7 @@ use crate::os::fault::{Point, reach};
 use crate::os::resident::RECENT_NS;
 use crate::os::threads::{SchedStat, Whereabouts};
 use crate::sampling::schedule::Tick;
-use crate::sampling::session::IdleThreads;
+use crate::sampling::session::{Engine, IdleThreads};
 use rustc_hash::FxHashMap;
 use std::time::Duration;
 
@@ -284,6 +284,7 @@ impl Tracer {
                 .or_insert_with(|| gils_of(process));
         }
         let (mut stoppable, mut sleepers, mut left_running) = (Vec::new(), Vec::new(), 0);
+        let mut by_kernel = Vec::new();
         for candidate in candidates {
             let (index, at) = (candidate.process, candidate.thread);
             let process = &mut self.processes[index];
@@ -302,6 +303,7 @@ impl Tracer {
             match how {
                 CaptureMode::StoppedAsleep => sleepers.push(candidate),
                 CaptureMode::Stopped => stoppable.push(candidate),
+                CaptureMode::Sampled => by_kernel.push(candidate),
                 CaptureMode::Unstopped => self.read_unstopped(candidate),
                 CaptureMode::NotCaptured(why) => {
                     self.record_without_stack(index, at, why);
@@ -319,7 +321,11 @@ impl Tracer {
             let thread = &self.processes[candidate.process].threads[candidate.thread];
             weight_ns + thread.ledger.unpolled_ns()
         };
-        let running_ns: u64 = stoppable.iter().map(running_ns).sum();
+        let running_ns: u64 = stoppable.iter().chain(&by_kernel).map(running_ns).sum();
+        if let (Engine::Perf(scope), false) = (self.options.engine, by_kernel.is_empty()) {
+            let order = self.decide.within_budget(&by_kernel, &self.processes, who);
+            self.sample_by_kernel(&by_kernel, &order, scope, &gil);
+        }
         let chosen = self.decide.within_budget(&stoppable, &self.processes, who);
         // Running threads first: a sleeper stays where it is.
         let mut to_stop: Vec<Candidate> = chosen.iter().map(|&index| stoppable[index]).collect();
@@ -413,7 +419,7 @@ impl Tracer {
         });
     }
 
-    fn read_unstopped(&mut self, candidate: Candidate) {
+    pub(super) fn read_unstopped(&mut self, candidate: Candidate) {
         let (index, at) = (candidate.process, candidate.thread);
         let process = &mut self.processes[index];
         process.threads[at].last_poll = LastPoll::Running;
