@@ -98,8 +98,8 @@ pub struct QualitySummary {
     /// Polls of training threads that were skipped because every CPU was busy and their processes
     /// took turns.
     pub skipped_for_turn: u64,
-    /// Samples of the kernel whose Python frames had changed between a read just before and one just
-    /// after it; the frames are those of the later read.
+    /// Samples of the kernel whose Python frames had changed between a read just before and one
+    /// just after it; the frames are those of the later read.
     pub python_later: u64,
     /// Samples that the kernel was asked for and did not take in time: the thread had left its CPU.
     pub samples_missed: u64,

@@ -89,7 +89,8 @@ pub trait Architecture {
 
     /// Numbers and values of the registers of a stopped thread.
     fn registers(user: &user_regs_struct) -> impl Iterator<Item = (usize, u64)>;
-    /// The numbers that perf_event_open(2) has for the registers (asm/perf_regs.h), by DWARF number.
+    /// The numbers that perf_event_open(2) has for the registers (asm/perf_regs.h), by DWARF
+    /// number.
     const PERF_REGISTERS: &'static [usize];
     /// Whether a system call's result is where its first argument was, which is then unknown.
     const RESULT_REPLACES_ARGUMENT: bool = false;

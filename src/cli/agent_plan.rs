@@ -5,10 +5,11 @@ use super::failure::Failure;
 use super::option_values::{
     parse_duration_of, parse_gpu, parse_max_stopped, parse_rate, redaction,
 };
+use super::plan::engine;
 use super::regions;
 use super::rules::Rules;
 use crate::model::region::Region;
-use crate::sampling::session::{Engine, IdleThreads, SEGMENT, SessionOptions};
+use crate::sampling::session::{IdleThreads, SEGMENT, SessionOptions};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -73,7 +74,7 @@ impl AgentPlan {
                 rate_hz: parse_rate(arguments.rate)?,
                 native: true,
                 nonblocking: arguments.nonblocking,
-                engine: Engine::Ptrace,
+                engine: engine(arguments.engine)?,
                 gil_only: false,
                 threads: None,
                 ranks: None,

@@ -347,6 +347,9 @@ pub(crate) struct AgentArguments {
     /// sleeping threads
     #[arg(long)]
     pub(crate) nonblocking: bool,
+    /// How running threads are read
+    #[arg(long, value_name = "HOW", default_value = "ptrace")]
+    pub(crate) engine: EngineName,
     /// Share of a running thread's time that stops may take, in percent, or `off`
     #[arg(long, value_name = "PERCENT", default_value = "2")]
     pub(crate) max_stopped: String,

@@ -649,7 +649,7 @@ fn session_options(arguments: SamplingArguments, rules: &Rules) -> Result<Sessio
 }
 
 /// What `--engine` stands for on this machine.
-fn engine(name: EngineName) -> Result<Engine, Failure> {
+pub(super) fn engine(name: EngineName) -> Result<Engine, Failure> {
     match (name, perf_event::scope()) {
         (EngineName::Ptrace, _) => Ok(Engine::Ptrace),
         (EngineName::Auto, Ok(Scope::All)) => Ok(Engine::Perf(Scope::All)),

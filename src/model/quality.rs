@@ -126,8 +126,8 @@ pub struct Quality {
     /// privileges for it.
     #[serde(skip)]
     pub privileges_lost: u64,
-    /// Samples of the kernel whose Python frames had changed between a read just before and one just
-    /// after it: the frames are those of the later read.
+    /// Samples of the kernel whose Python frames had changed between a read just before and one
+    /// just after it: the frames are those of the later read.
     #[serde(skip)]
     pub python_later: u64,
     /// Samples that the kernel was asked for and did not take by the deadline: the thread left its
