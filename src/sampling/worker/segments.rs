@@ -31,7 +31,8 @@ impl Worker {
         of_session.samples = std::mem::take(&mut self.samples);
         let sideband = &mut of_session.sideband;
         (sideband.points, sideband.conditions) = self.progress.take();
-        sideband.tracks = self.take_tracks(of_session.last);
+        let of_tracer = std::mem::take(&mut sideband.tracks);
+        sideband.tracks = self.take_tracks(of_tracer, of_session.last);
         sideband.clocks.push(clock_pair());
         self.next_segment += 1;
         let changed: Vec<ProcessId> = self.changed.drain().collect();

@@ -15,7 +15,8 @@ impl Worker {
         self.tracks.tell(living.map(sampled).collect());
     }
 
-    pub(super) fn take_tracks(&mut self, last: bool) -> CounterTracks {
+    /// What was collected since the last call, with `of_tracer`, its own readings.
+    pub(super) fn take_tracks(&mut self, of_tracer: CounterTracks, last: bool) -> CounterTracks {
         self.publish_targets();
         let collected = if last {
             self.tracks.take_last()
@@ -23,11 +24,12 @@ impl Worker {
             self.tracks.take()
         };
         let ended = self.inbox.control.take_ended();
-        if ended.is_empty() {
+        if ended.is_empty() && of_tracer.is_empty() {
             return collected;
         }
         let mut merger = TrackMerger::default();
         merger.add(&collected);
+        merger.add(&of_tracer);
         ended.iter().for_each(|end| merger.add(&self.end_of(end)));
         merger.finish()
     }
