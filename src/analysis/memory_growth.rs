@@ -6,11 +6,15 @@
 //! half, too: what levels off is no leak. The rate is the median of the slopes of all pairs of
 //! parts, its interval that of Sen (1968).
 
+use super::memory_code::ProcessMemory;
 use super::slopes::{middle, slopes as all_slopes};
 use super::summary::ProcessSummary;
 use super::tracks::{HostProcess, TrackSummary, points};
+use crate::model::containers::{GrowingContainer, KeptContainers};
+use crate::model::facts::Line;
 use crate::model::ids::ProcessId;
 use crate::model::profile::{Profile, Role};
+use crate::model::progress::facts;
 use crate::model::track::{TrackKind, TrackPoint};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -70,6 +74,65 @@ pub struct Growth {
     pub per_step: Option<Rate>,
     /// Bytes for each epoch; `None` where none was complete.
     pub per_epoch: Option<Rate>,
+    /// What holds it, or raised it, as far as that is known.
+    pub cause: Option<Cause>,
+}
+
+/// Where memory that stays comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cause {
+    /// A list or a dictionary grows; its items have this share of the growth.
+    Container(GrowingContainer, f64),
+    /// Code of this line raised this share of all that was raised, and little fell.
+    Line(Line, f64),
+}
+
+/// A cause explains at least this share of the growth.
+const LEAST_EXPLAINED: f64 = 0.5;
+/// Items of more than this multiple of the growth share their memory, or are freed.
+const MOST_EXPLAINED: f64 = 2.0;
+/// If more than this part of what was raised fell again, what stayed cannot be told from what fell.
+const MOST_FALLEN: f64 = 0.3;
+/// Least part of a line's rises that came between two samples in it.
+const LEAST_CERTAIN: f64 = 0.25;
+
+/// Names what holds memory that grows, or the line that raised it, where the evidence suffices.
+pub fn explain(profile: &Profile, growing: &mut [Growth], memory: &[ProcessMemory]) {
+    for growth in growing {
+        let own = memory
+            .iter()
+            .find(|memory| memory.process == growth.process);
+        growth.cause = container(profile, growth).or_else(|| line(own?));
+    }
+}
+
+fn container(profile: &Profile, growth: &Growth) -> Option<Cause> {
+    let conditions = profile.sideband.conditions.iter();
+    let mut kept = conditions.rev().filter(|condition| {
+        condition.process == growth.process && condition.name == facts::GROWING_CONTAINERS
+    });
+    let kept = KeptContainers::parse(&kept.next()?.value)?;
+    let share = |each: &GrowingContainer| each.bytes_per_s() / growth.per_second.value;
+    let known = kept.growing.into_iter().map(|each| {
+        let share = share(&each);
+        (each, share)
+    });
+    known
+        .filter(|(_, share)| (LEAST_EXPLAINED..=MOST_EXPLAINED).contains(share))
+        .min_by(|a, b| (a.1 - 1.0).abs().total_cmp(&(b.1 - 1.0).abs()))
+        .map(|(each, share)| Cause::Container(each, share))
+}
+
+fn line(memory: &ProcessMemory) -> Option<Cause> {
+    let first = memory.lines.first()?;
+    let share = first.raised / memory.raised;
+    let is_sure = share >= LEAST_EXPLAINED
+        && first.certain >= LEAST_CERTAIN * first.raised
+        && memory.fell <= MOST_FALLEN * memory.raised;
+    first
+        .key
+        .filter(|_| is_sure)
+        .map(|line| Cause::Line(line, share))
 }
 
 /// Processes whose memory grows, fastest first.
@@ -117,6 +180,7 @@ fn growth(profile: &Profile, host: &HostProcess, processes: &[ProcessSummary]) -
         per_second: trend.rate,
         per_step: steps_per_s.map(|rate| trend.rate.times(1.0 / rate)),
         per_epoch: epoch_s.map(|length| trend.rate.times(length)),
+        cause: None,
     })
 }
 

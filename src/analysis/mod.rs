@@ -153,8 +153,9 @@ pub fn analyze(profile: &Profile) -> Analysis {
     let primary = summary::primary(&processes);
     let ranks = ranks(&processes, primary);
     let tracks = tracks::summarize(profile);
-    let growing = memory_growth::growing(profile, &tracks, &processes);
+    let mut growing = memory_growth::growing(profile, &tracks, &processes);
     let memory = memory_code::all(profile, &processes);
+    memory_growth::explain(profile, &mut growing, &memory);
     let window = traced::in_recording(profile, None);
     let mut analysis = Analysis {
         verdict: None,

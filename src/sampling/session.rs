@@ -5,6 +5,7 @@
 
 use super::control::Control;
 use super::fallback::Fallback;
+use super::held_reader;
 use super::keeper::{Keeper, is_own_child};
 use super::outbox::Outbox;
 use super::snapshot::SnapshotFacts;
@@ -218,6 +219,8 @@ impl Session {
             control: control.clone(),
         };
         let tracks = collector::start(options.gpu.clone())?;
+        let reads_held = !options.once && options.idle_threads == IdleThreads::Close;
+        let held = held_reader::start(control.clone(), reads_held);
         let worker = Worker::new(
             inbox,
             recycle,
@@ -225,6 +228,7 @@ impl Session {
             segment_sender,
             link,
             tracks,
+            held,
             &options,
         );
         let (writer_control, writer_error) = (control.clone(), error.clone());

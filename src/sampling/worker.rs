@@ -13,6 +13,7 @@ mod tracks;
 
 use super::control::Control;
 use super::fallback::{FallbackLink, Order};
+use super::held_reader::{HeldLink, Watch};
 use super::image::ProcessImage;
 use super::keeper::KeeperEvent;
 use super::raw::{Message, RawSample};
@@ -74,6 +75,7 @@ pub(super) struct Worker {
     segments: Sender<Segment>,
     fallback: FallbackLink,
     tracks: TrackFeed,
+    held: HeldLink,
     /// Processes whose ending signal was recorded: pid and start.
     ended: FxHashSet<(i32, u64)>,
     tables: Tables,
@@ -124,6 +126,7 @@ impl Worker {
         segments: Sender<Segment>,
         fallback: FallbackLink,
         tracks: TrackFeed,
+        held: HeldLink,
         options: &SessionOptions,
     ) -> Self {
         Self {
@@ -134,6 +137,7 @@ impl Worker {
             segments,
             fallback,
             tracks,
+            held,
             ended: FxHashSet::default(),
             tables: Tables::default(),
             images: FxHashMap::default(),
@@ -238,6 +242,7 @@ impl Worker {
             Message::ProcessGone(id) => {
                 self.images.remove(&id);
                 let _ = self.fallback.orders.send(Order::Forget(id));
+                let _ = self.held.watch.send(Watch::End(id));
                 if let Some(process) = self.tables.processes.get_mut(id.index()) {
                     process.exited = true;
                     process.last_seen_ns = monotonic_ns();

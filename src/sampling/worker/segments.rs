@@ -27,6 +27,9 @@ impl Worker {
             self.symbols.wait(SYMBOL_PATIENCE);
             self.forget_all_progress();
         }
+        while let Ok(fact) = self.held.facts.try_recv() {
+            self.progress.condition(fact.process, fact.name, fact.value);
+        }
         of_session.index = self.next_segment;
         of_session.samples = std::mem::take(&mut self.samples);
         let sideband = &mut of_session.sideband;

@@ -6,12 +6,15 @@
 //! for the first tensor that covers it (`extents`). Nothing is stopped: a tensor that changes
 //! meanwhile is read again, and one that cannot be read is counted as such, never estimated.
 
+mod containers;
 mod extents;
 mod objects;
 mod pages;
 mod roots;
 mod tensors;
 mod walk;
+
+pub use containers::{Containers, Reading, read_containers};
 
 use crate::memory::Memory;
 use crate::model::held::{
