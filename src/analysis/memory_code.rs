@@ -16,8 +16,11 @@ use super::summary::ProcessSummary;
 use super::tracks::points;
 use crate::model::category::Phase;
 use crate::model::facts::Line;
+use crate::model::held::KeptHeld;
 use crate::model::ids::{NameId, ProcessId, StackId, ThreadId, TrackId};
 use crate::model::profile::{Profile, ProfileSample};
+use crate::model::progress::facts;
+use crate::model::sample::ThreadState;
 use crate::model::track::{TrackKind, TrackPoint};
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
@@ -35,7 +38,8 @@ const ASLEEP: f64 = 0.01;
 /// What one line, operator or phase raised.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Raised<K> {
-    pub key: K,
+    /// `None`: none, or code that no sample shows: what a thread did before it fell asleep again.
+    pub key: Option<K>,
     /// Sum of all rises, bytes.
     pub raised: f64,
     /// The part of it that came between two samples with this key.
@@ -81,10 +85,10 @@ pub struct ProcessMemory {
     pub fell: f64,
     /// Of the complete recording.
     pub peak: Peak,
-    /// By the line that [`crate::model::facts::StackFacts::line`] names; `None` without one.
-    pub lines: Vec<Raised<Option<Line>>>,
-    /// By the innermost operator; `None` outside of all.
-    pub operators: Vec<Raised<Option<NameId>>>,
+    /// By the line that [`crate::model::facts::StackFacts::line`] names.
+    pub lines: Vec<Raised<Line>>,
+    /// By the innermost operator.
+    pub operators: Vec<Raised<NameId>>,
     pub phases: Vec<Raised<Phase>>,
 }
 
@@ -94,6 +98,14 @@ impl ProcessMemory {
         let net = self.last as f64 - self.first as f64;
         (self.steps > 0).then(|| net / self.steps as f64)
     }
+}
+
+/// What the modules and optimizers of a process held at the last reading that is kept; `None` where
+/// there is none.
+pub fn held(profile: &Profile, process: ProcessId) -> Option<KeptHeld> {
+    let mut conditions = profile.sideband.conditions.iter().rev();
+    let last = conditions.find(|each| each.process == process && each.name == facts::HELD)?;
+    KeptHeld::parse(&last.value)
 }
 
 /// All processes whose memory was read with samples, in the order of `processes`.
@@ -142,7 +154,9 @@ fn of_process(
     let windows = windows(&samples, readings, from_ns, to_ns);
     let sum = |sign: f64| -> f64 {
         let changes = windows.iter().map(|window| window.change * sign);
-        changes.filter(|change| *change > 0.0).sum()
+        changes
+            .filter(|change| *change > 0.0)
+            .fold(0.0, |sum, each| sum + each)
     };
     let facts = &profile.facts;
     let estimate = Estimate {
@@ -165,7 +179,7 @@ fn of_process(
         peak: peak(profile, summary.process, &samples, readings)?,
         lines: estimate.by(|sample| facts.line(sample.stack)),
         operators: estimate.by(operator),
-        phases: estimate.by(|sample| sample.phase),
+        phases: estimate.by(|sample| Some(sample.phase)),
     })
 }
 
@@ -202,8 +216,8 @@ struct Window {
     end_ns: u64,
     /// Bytes; below 0 for a fall.
     change: f64,
-    /// Index of a sample, and its time in the window, weighted ([`weight`]).
-    parts: Vec<(usize, f64)>,
+    /// Index of a sample, and its time in the window.
+    parts: Vec<(usize, Time)>,
 }
 
 fn windows(
@@ -223,23 +237,42 @@ fn windows(
                 end_ns: now.end_ns,
                 change: now.value as f64 - before.value as f64,
                 parts: parts
-                    .map(|(sample, at)| (at, weight(sample, now.start_ns, now.end_ns)))
+                    .map(|(sample, at)| (at, time_of(sample, now.start_ns, now.end_ns)))
                     .collect(),
             })
         })
         .collect()
 }
 
-/// The time of a sample within two times, ns, in which its thread could raise memory: on a CPU, and
-/// a little of its sleep.
-fn weight(sample: &ProfileSample, from_ns: u64, to_ns: u64) -> f64 {
+/// The time of a sample within two times, ns.
+#[derive(Clone, Copy)]
+struct Time {
+    /// In which its code could raise memory: on a CPU, and a little of its sleep.
+    own: f64,
+    /// In which code ran that the sample does not show: before it fell asleep.
+    unseen: f64,
+}
+
+fn time_of(sample: &ProfileSample, from_ns: u64, to_ns: u64) -> Time {
     let all = sample.weight_ns.max(1) as f64;
     let end_ns = sample.start_ns.saturating_add(sample.weight_ns).min(to_ns);
     // The sample's own moment is in the window, wherever its interval is.
     let within = end_ns.saturating_sub(sample.start_ns.max(from_ns)).max(1) as f64;
-    let awake = (sample.awake_ns as f64 / all).min(1.0);
-    within * (awake + ASLEEP)
+    let awake = within * (sample.awake_ns as f64 / all).min(1.0);
+    match sample.state {
+        ThreadState::Running => Time {
+            own: awake + ASLEEP * within,
+            unseen: 0.0,
+        },
+        _ => Time {
+            own: ASLEEP * within,
+            unseen: awake,
+        },
+    }
 }
+
+/// Index of the key of code that no sample shows.
+const UNSEEN: usize = 0;
 
 struct Estimate<'a> {
     samples: &'a [&'a ProfileSample],
@@ -252,10 +285,11 @@ impl Estimate<'_> {
     /// Rises and falls by a key of samples, the largest rise first.
     fn by<K: Copy + Eq + Hash + Ord>(
         &self,
-        key_of: impl Fn(&ProfileSample) -> K,
+        key_of: impl Fn(&ProfileSample) -> Option<K>,
     ) -> Vec<Raised<K>> {
-        let mut ids: FxHashMap<K, usize> = FxHashMap::default();
-        let mut keys = Vec::new();
+        let mut ids: FxHashMap<Option<K>, usize> = FxHashMap::default();
+        ids.insert(None, UNSEEN);
+        let mut keys = vec![None];
         let of_samples: Vec<usize> = self
             .samples
             .iter()
@@ -270,7 +304,9 @@ impl Estimate<'_> {
         for (sample, key) in self.samples.iter().zip(&of_samples) {
             let end_ns = sample.start_ns.saturating_add(sample.weight_ns);
             if end_ns > self.span.0 && sample.start_ns < self.span.1 {
-                time[*key] += weight(sample, self.span.0, self.span.1);
+                let of_sample = time_of(sample, self.span.0, self.span.1);
+                time[*key] += of_sample.own;
+                time[UNSEEN] += of_sample.unseen;
             }
         }
         let rises = self.changes(&of_samples, 1.0);
@@ -322,12 +358,15 @@ impl Estimate<'_> {
         of_sign
             .map(|window| {
                 let mut weights: Vec<(usize, f64)> = Vec::new();
-                for &(sample, weight) in &window.parts {
-                    let key = keys[sample];
-                    match weights.iter_mut().find(|known| known.0 == key) {
-                        Some(known) => known.1 += weight,
-                        None => weights.push((key, weight)),
-                    }
+                let mut add =
+                    |key: usize, ns: f64| match weights.iter_mut().find(|known| known.0 == key) {
+                        Some(known) => known.1 += ns,
+                        None if ns > 0.0 => weights.push((key, ns)),
+                        None => {}
+                    };
+                for &(sample, time) in &window.parts {
+                    add(keys[sample], time.own);
+                    add(UNSEEN, time.unseen);
                 }
                 let since_ns = window.end_ns.saturating_sub(self.span.0);
                 let part = u128::from(since_ns) * PARTS as u128 / u128::from(length_ns);
@@ -386,5 +425,115 @@ fn per_step(parts: &[f64; PARTS], steps: u64) -> Rate {
         value: mean / steps,
         low: (mean - error).max(0.0) / steps,
         high: (mean + error) / steps,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICK_NS: u64 = 10_000_000;
+
+    /// A sample for each phase, and the memory that was read in the middle of its tick.
+    fn run(ticks: &[(Phase, ThreadState, u64)]) -> Vec<Raised<Phase>> {
+        let samples: Vec<ProfileSample> = ticks
+            .iter()
+            .zip(0..)
+            .map(|(&(phase, state, _), at)| ProfileSample {
+                phase,
+                state,
+                start_ns: at * TICK_NS,
+                weight_ns: TICK_NS,
+                awake_ns: TICK_NS,
+                ..ProfileSample::default()
+            })
+            .collect();
+        let samples: Vec<&ProfileSample> = samples.iter().collect();
+        let mut readings = Vec::new();
+        let mut read_ns = 0;
+        for (&(.., value), at) in ticks.iter().zip(0..) {
+            let now_ns = at * TICK_NS + TICK_NS / 2;
+            let is_new = readings
+                .last()
+                .is_none_or(|last: &TrackPoint| last.value != value);
+            if is_new {
+                readings.push(TrackPoint {
+                    track: TrackId(0),
+                    start_ns: read_ns,
+                    end_ns: now_ns,
+                    value,
+                });
+            }
+            read_ns = now_ns;
+        }
+        let span = (0, ticks.len() as u64 * TICK_NS);
+        let windows = windows(&samples, &readings, span.0, span.1);
+        Estimate {
+            samples: &samples,
+            windows: &windows,
+            span,
+            steps: 10,
+        }
+        .by(|sample| Some(sample.phase))
+    }
+
+    fn of(rows: &[Raised<Phase>], phase: Option<Phase>) -> (f64, f64) {
+        let row = rows.iter().find(|row| row.key == phase);
+        row.map_or((0.0, 0.0), |row| (row.raised, row.fell))
+    }
+
+    /// Ten steps: a long backward, the optimizer in one tick that allocates, and input.
+    #[test]
+    fn a_short_line_that_allocates_is_told_from_a_long_one_beside_it() {
+        let mut ticks = Vec::new();
+        for step in 0..10_u64 {
+            for _ in 0..20 {
+                ticks.push((Phase::Backward, ThreadState::Running, 1000 * step));
+            }
+            // In every other step the reading comes before the allocation.
+            let now = 1000 * (step + (step % 2));
+            ticks.push((Phase::Optimizer, ThreadState::Running, now));
+            ticks.push((Phase::Input, ThreadState::Running, 1000 * (step + 1)));
+        }
+        let rows = run(&ticks);
+        assert_eq!(rows[0].key, Some(Phase::Optimizer), "{rows:?}");
+        let all: f64 = rows.iter().map(|row| row.raised).sum();
+        assert!((all - 10_000.0).abs() < 1.0, "{rows:?}");
+        assert!(rows[0].raised > 0.85 * all, "{rows:?}");
+        let rate = rows[0].per_step.unwrap();
+        assert!(rate.low < rate.value && rate.value < rate.high, "{rate:?}");
+    }
+
+    #[test]
+    fn what_rises_and_falls_within_a_step_is_both() {
+        let mut ticks = Vec::new();
+        for _ in 0..10 {
+            for level in [0, 100, 200, 300] {
+                ticks.push((Phase::Forward, ThreadState::Running, level));
+            }
+            for level in [300, 200, 100, 0] {
+                ticks.push((Phase::Backward, ThreadState::Running, level));
+            }
+        }
+        let rows = run(&ticks);
+        let (raised, _) = of(&rows, Some(Phase::Forward));
+        let (_, fell) = of(&rows, Some(Phase::Backward));
+        assert!(raised > 2900.0 && fell > 2900.0, "{rows:?}");
+        let forward = rows.iter().find(|row| row.key == Some(Phase::Forward));
+        assert!(forward.unwrap().certain > 2900.0, "{rows:?}");
+    }
+
+    /// A thread that allocates between two sleeps, where no sample finds it.
+    #[test]
+    fn a_sleep_raises_nothing() {
+        let ticks: Vec<_> = (0..100)
+            .map(|at| (Phase::User, ThreadState::Sleeping, at * 1000))
+            .collect();
+        let rows = run(&ticks);
+        let (unseen, _) = of(&rows, None);
+        let (asleep, _) = of(&rows, Some(Phase::User));
+        assert!(unseen > 20.0 * asleep, "{rows:?}");
+        let row = rows.iter().find(|row| row.key == Some(Phase::User));
+        assert!(row.is_none_or(|row| row.certain == 0.0), "{rows:?}");
     }
 }

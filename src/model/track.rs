@@ -107,6 +107,9 @@ named!(
         /// has changed by [`SAMPLED_BYTES`] since the value before. The window is the time since
         /// the reading before, in which the last part of the change came.
         SampledAnonymous = "sampled_anonymous",
+        /// Anonymous memory of a forked process that no other process maps, bytes: without what it
+        /// shares with its parent.
+        Private = "private_memory",
     }
 );
 
@@ -172,6 +175,7 @@ impl TrackKind {
             | Self::Resident
             | Self::Anonymous
             | Self::SampledAnonymous
+            | Self::Private
             | Self::Swap
             | Self::Shared
             | Self::Locked

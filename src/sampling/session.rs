@@ -213,14 +213,15 @@ impl Session {
             event_sender.clone(),
             control.clone(),
         );
+        let reads_held = !options.once && options.idle_threads == IdleThreads::Close;
+        let held = held_reader::start(control.clone(), reads_held);
         let inbox = Inbox {
             messages,
             rung,
+            held,
             control: control.clone(),
         };
         let tracks = collector::start(options.gpu.clone())?;
-        let reads_held = !options.once && options.idle_threads == IdleThreads::Close;
-        let held = held_reader::start(control.clone(), reads_held);
         let worker = Worker::new(
             inbox,
             recycle,
@@ -228,7 +229,6 @@ impl Session {
             segment_sender,
             link,
             tracks,
-            held,
             &options,
         );
         let (writer_control, writer_error) = (control.clone(), error.clone());

@@ -61,6 +61,8 @@ pub(super) struct Inbox {
     pub(super) messages: Receiver<Message>,
     /// Wakes the worker. It wakes late on purpose: messages are cheaper to handle in batches.
     pub(super) rung: Receiver<()>,
+    /// Reads what objects hold.
+    pub(super) held: HeldLink,
     /// Tells whether more messages will come.
     pub(super) control: Arc<Control>,
 }
@@ -75,7 +77,6 @@ pub(super) struct Worker {
     segments: Sender<Segment>,
     fallback: FallbackLink,
     tracks: TrackFeed,
-    held: HeldLink,
     /// Processes whose ending signal was recorded: pid and start.
     ended: FxHashSet<(i32, u64)>,
     tables: Tables,
@@ -126,7 +127,6 @@ impl Worker {
         segments: Sender<Segment>,
         fallback: FallbackLink,
         tracks: TrackFeed,
-        held: HeldLink,
         options: &SessionOptions,
     ) -> Self {
         Self {
@@ -137,7 +137,6 @@ impl Worker {
             segments,
             fallback,
             tracks,
-            held,
             ended: FxHashSet::default(),
             tables: Tables::default(),
             images: FxHashMap::default(),
@@ -242,7 +241,7 @@ impl Worker {
             Message::ProcessGone(id) => {
                 self.images.remove(&id);
                 let _ = self.fallback.orders.send(Order::Forget(id));
-                let _ = self.held.watch.send(Watch::End(id));
+                let _ = self.inbox.held.watch.send(Watch::End(id));
                 if let Some(process) = self.tables.processes.get_mut(id.index()) {
                     process.exited = true;
                     process.last_seen_ns = monotonic_ns();

@@ -1,9 +1,10 @@
 //! What code did to memory.
 
 use crate::analysis::Analysis;
-use crate::analysis::memory_code::{Peak, ProcessMemory};
+use crate::analysis::memory_code::{Peak, ProcessMemory, held};
 use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
+use crate::report::dump::memory::held_json;
 use crate::report::tables::memory::{RaisedRow, lines_of, operators_of, phases_of};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -40,6 +41,13 @@ pub struct Memory {
     pub operators: Vec<RaisedRow>,
     /// By phase.
     pub phases: Vec<RaisedRow>,
+    /// What modules and optimizers held, as in `held` of `dump --memory --json`; null if it was
+    /// not read.
+    pub held: Option<serde_json::Value>,
+    /// When that was read, since the start of the recording.
+    pub held_at_s: Option<f64>,
+    /// Why it was not read; null if it was, or if the recording keeps nothing of it.
+    pub held_missing: Option<String>,
 }
 
 /// The highest reading, and what the training thread did then.
@@ -68,6 +76,8 @@ pub(super) fn memory(profile: &Profile, analysis: &Analysis) -> Vec<Memory> {
 
 fn of_process(profile: &Profile, memory: &ProcessMemory) -> Memory {
     let (pid, rank) = profile.pid_and_rank(memory.process);
+    let kept = held(profile, memory.process);
+    let result = kept.as_ref().map(|kept| &kept.result);
     let first = |mut rows: Vec<RaisedRow>| {
         rows.truncate(MOST);
         rows
@@ -86,6 +96,13 @@ fn of_process(profile: &Profile, memory: &ProcessMemory) -> Memory {
         lines: first(lines_of(profile, memory)),
         operators: first(operators_of(profile, memory)),
         phases: phases_of(profile, memory),
+        held_at_s: kept
+            .as_ref()
+            .map(|kept| seconds(kept.time_ns.saturating_sub(profile.start_ns))),
+        held: result
+            .and_then(|result| result.as_ref().ok())
+            .map(held_json),
+        held_missing: result.and_then(|result| result.as_ref().err()).cloned(),
     }
 }
 

@@ -199,9 +199,13 @@ pub struct MemoryGrowth {
     pub per_epoch: Option<Rate>,
     /// The list or dictionary that holds at least half of it; null if none is known.
     pub container: Option<GrowingContainer>,
-    /// The line that raised at least half of it; null if a container is known, or no line is.
+    /// The line that raised at least half of it; of a worker that copies what it shared, the line
+    /// that its main thread ran for longest. Null if a container is known, or no line is.
     pub line: Option<GrowthLine>,
-    /// The share of the growth that the container or line explains; about 1 if it is all of it.
+    /// Whether it is memory that the process shared with its parent, and copies when it touches it.
+    pub copied: bool,
+    /// The share of the growth that the container or line explains, about 1 if it is all of it;
+    /// null for what is copied.
     pub explained: Option<f64>,
 }
 
@@ -310,11 +314,15 @@ fn host_use(profile: &Profile, analysis: &Analysis, process: &HostProcess) -> Ho
                 _ => None,
             },
             line: match &growth.cause {
-                Some(Cause::Line(line, _)) => growth_line(profile, *line),
+                Some(Cause::Line(line, _) | Cause::Copied(Some((line, _)))) => {
+                    growth_line(profile, *line)
+                }
                 _ => None,
             },
-            explained: growth.cause.as_ref().map(|cause| match cause {
-                Cause::Container(_, share) | Cause::Line(_, share) => *share,
+            copied: matches!(growth.cause, Some(Cause::Copied(_))),
+            explained: growth.cause.as_ref().and_then(|cause| match cause {
+                Cause::Container(_, share) | Cause::Line(_, share) => Some(*share),
+                Cause::Copied(_) => None,
             }),
         }),
         disk_read_bytes: figure(TrackKind::DiskRead).map(|figure| figure.total),

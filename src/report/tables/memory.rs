@@ -35,13 +35,16 @@ pub struct RaisedRow {
     pub per_step_bytes: Option<Rate>,
 }
 
+/// Code between two samples of a thread that sleeps at both.
+const UNSEEN: &str = "not seen in a sample";
+
 type Col = Column<RaisedRow>;
 
 const fn size(label: &'static str, value: fn(&RaisedRow) -> Value) -> Col {
     Col::new(Kind::Number, "", label, value).only(In::Text)
 }
 
-const RAISED: Col = size("raised", |row| shown(row.raised_bytes)).width(10);
+const RAISED: Col = size("raised", |row| shown(row.raised_bytes));
 const CERTAIN: Col = size("certain", |row| shown(row.certain_bytes));
 const FELL: Col = size("fell", |row| shown(row.fell_bytes));
 const PER_STEP: Col = size("a step", |row| {
@@ -49,9 +52,9 @@ const PER_STEP: Col = size("a step", |row| {
         .map_or(Value::None, |rate| shown(rate.value))
 });
 const RANGE: Col = size("95 %", |row| {
-    row.per_step_bytes.map_or(Value::None, |rate| {
-        format!("{} to {}", bytes(rate.low), bytes(rate.high)).into()
-    })
+    let rate = row.per_step_bytes.filter(|_| row.raised_bytes >= 0.5);
+    let text = rate.map(|rate| format!("{} to {}", bytes(rate.low), bytes(rate.high)));
+    text.into()
 })
 .width(18);
 const NAME: Col = Col::new(Kind::Text, "name", "", |row| (&row.name).into()).cut(Cut::End);
@@ -119,12 +122,12 @@ pub fn phases(profile: &Profile, analysis: &Analysis) -> Vec<RaisedRow> {
 }
 
 pub fn lines_of(profile: &Profile, memory: &ProcessMemory) -> Vec<RaisedRow> {
-    let row = |raised: &Raised<Option<Line>>| {
+    let row = |raised: &Raised<Line>| {
         let named = raised.key.and_then(|(function, line)| {
             let function = profile.function(function)?;
             Some((function.name.clone(), function.file.clone(), line))
         });
-        let unknown = || ("no Python line".to_owned(), String::new(), 0);
+        let unknown = || (UNSEEN.to_owned(), String::new(), 0);
         let (name, file, line) = named.unwrap_or_else(unknown);
         RaisedRow {
             file,
@@ -143,7 +146,7 @@ pub fn operators_of(profile: &Profile, memory: &ProcessMemory) -> Vec<RaisedRow>
             profile,
             memory,
             raised,
-            name.unwrap_or("no operator").to_owned(),
+            name.unwrap_or("no operator, or not seen").to_owned(),
         )
     })
     .collect()
@@ -152,8 +155,8 @@ pub fn operators_of(profile: &Profile, memory: &ProcessMemory) -> Vec<RaisedRow>
 pub fn phases_of(profile: &Profile, memory: &ProcessMemory) -> Vec<RaisedRow> {
     let all = memory.phases.iter();
     all.map(|raised| {
-        let name = profile.phase_name(raised.key).to_owned();
-        row(profile, memory, raised, name)
+        let name = raised.key.map(|phase| profile.phase_name(phase));
+        row(profile, memory, raised, name.unwrap_or(UNSEEN).to_owned())
     })
     .collect()
 }

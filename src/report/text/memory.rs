@@ -7,6 +7,7 @@ use crate::analysis::Analysis;
 use crate::analysis::ends::{End, Reason, SIGBUS};
 use crate::analysis::memory_growth::{Cause, Growth, Rate};
 use crate::analysis::memory_limits::{LimitOf, MemoryLimit};
+use crate::model::facts::Line;
 use crate::model::profile::Profile;
 use crate::report::label::process_labels;
 
@@ -226,7 +227,8 @@ fn statement(growth: &Growth, label: &str) -> String {
     format!("{label} grows {each}: {all}")
 }
 
-/// `98 % of it is in kept, a list of main (train.py:29): 45 items a second, of 33 kB each (Tensor)`.
+/// `98 % of it is in kept, a list of main (train.py:29): 45 items a second, of 33 kB each
+/// (Tensor)`.
 fn cause_statement(profile: &Profile, cause: &Cause) -> String {
     match cause {
         Cause::Container(container, share) => {
@@ -252,16 +254,30 @@ fn cause_statement(profile: &Profile, cause: &Cause) -> String {
                 container.item_class,
             )
         }
-        Cause::Line((function, at), share) => {
-            let at = profile
-                .function(*function)
-                .map_or(String::new(), |function| {
-                    format!("{} {}", place(function, *at), function.name)
-                });
+        Cause::Copied(line) => {
+            let copied = "it copies memory that it shared with its trainer when it touches it (reading a Python object writes its reference count)";
+            match line {
+                None => copied.to_owned(),
+                Some((line, share)) => format!(
+                    "{copied}; {} of its time in your code is at {}",
+                    percent(*share),
+                    named_line(profile, *line)
+                ),
+            }
+        }
+        Cause::Line(line, share) => {
+            let at = named_line(profile, *line);
             format!(
                 "{} of what was raised, and hardly fell again, was raised at {at}: what it allocates is kept, or leaves gaps that nothing fits in",
                 percent(*share)
             )
         }
     }
+}
+
+fn named_line(profile: &Profile, (function, line): Line) -> String {
+    let function = profile.function(function);
+    function.map_or(String::new(), |function| {
+        format!("{} {}", place(function, line), function.name)
+    })
 }

@@ -1,12 +1,13 @@
 //! What code did to memory, by process.
 
-use super::format::{count, counted, percent, place, short_time};
+use super::format::{count, counted, percent, place, printable, short_time};
 use super::table::table;
 use super::tracks::bytes;
 use super::{line, sentence};
 use crate::analysis::Analysis;
-use crate::analysis::memory_code::{Peak, ProcessMemory};
-use crate::model::profile::Profile;
+use crate::analysis::memory_code::{Peak, ProcessMemory, held};
+use crate::model::profile::{Profile, Role};
+use crate::report::dump::memory::held_by;
 use crate::report::label::process_labels;
 use crate::report::tables::memory::{self as rows, LINES, OPERATORS, PHASES, RaisedRow};
 
@@ -22,6 +23,7 @@ pub(super) fn memory(out: &mut String, profile: &Profile, analysis: &Analysis, m
         let label = labels.get(memory.process.index());
         let label = label.map_or("a process", String::as_str);
         process(out, profile, memory, label, most);
+        held_of(out, profile, memory, label);
     }
     let more = analysis.memory.len().saturating_sub(MOST);
     if more > 0 {
@@ -44,8 +46,9 @@ fn process(out: &mut String, profile: &Profile, memory: &ProcessMemory, label: &
         return;
     }
     let shown = |mut all: Vec<RaisedRow>| {
+        let of = |part: f64, all: f64| part > 0.0 && part >= LEAST * all;
         let is_worth = |row: &RaisedRow| {
-            row.raised_bytes >= LEAST * memory.raised || row.fell_bytes >= LEAST * memory.fell
+            of(row.raised_bytes, memory.raised) || of(row.fell_bytes, memory.fell)
         };
         all.retain(is_worth);
         all
@@ -120,4 +123,40 @@ fn peak(profile: &Profile, memory: &ProcessMemory, peak: &Peak) -> String {
         text.push_str(&format!(": {} above the end", percent(above)));
     }
     text
+}
+
+/// What modules and optimizers of a trainer held, or why that is not known.
+fn held_of(out: &mut String, profile: &Profile, memory: &ProcessMemory, label: &str) {
+    let role = profile.process(memory.process).map(|process| process.role);
+    if !matches!(role, Some(Role::Trainer { .. })) {
+        return;
+    }
+    let kept = held(profile, memory.process);
+    match kept.as_ref().map(|kept| (kept.time_ns, &kept.result)) {
+        Some((time_ns, Ok(held))) => {
+            let after = short_time(time_ns.saturating_sub(profile.start_ns));
+            line(
+                out,
+                &format!("\nHELD by modules and optimizers of {label}, after {after}"),
+            );
+            held_by(out, held);
+        }
+        Some((_, Err(why))) => {
+            let why = printable(why);
+            line(
+                out,
+                &format!("\nHELD by modules and optimizers: not read, {why}"),
+            );
+        }
+        None => {
+            let why = match profile.is_confidential {
+                true => "names are hidden",
+                false => "the recording is shorter than 4 s, or older than this table",
+            };
+            line(
+                out,
+                &format!("\nHELD by modules and optimizers: not known, {why}"),
+            );
+        }
+    }
 }

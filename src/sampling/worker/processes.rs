@@ -76,7 +76,7 @@ impl Worker {
     pub(super) fn take_left_out(&mut self, id: ProcessId, note: String) {
         self.images.remove(&id);
         let _ = self.fallback.orders.send(Order::Forget(id));
-        let _ = self.held.watch.send(Watch::End(id));
+        let _ = self.inbox.held.watch.send(Watch::End(id));
         if let Some(process) = self.tables.processes.get_mut(id.index()) {
             process.note = note;
             process.last_seen_ns = monotonic_ns();
@@ -105,7 +105,7 @@ impl Worker {
         if let Some(process) = self.tables.processes.get(id.index()) {
             let image = ProcessImage::new(process.pid, self.store.clone());
             self.images.insert(id, image);
-            let _ = self.held.watch.send(Watch::End(id));
+            let _ = self.inbox.held.watch.send(Watch::End(id));
             // The receiver is gone once the session ends.
             let _ = self.fallback.orders.send(Order::Forget(id));
         }
@@ -170,7 +170,7 @@ impl Worker {
                 process.note.clear();
                 let watch = Watch::Begin(id, pid, interpreter.clone());
                 // Its thread may not have started.
-                let _ = self.held.watch.send(watch);
+                let _ = self.inbox.held.watch.send(watch);
                 let interpreter = Some(interpreter.clone());
                 let _ = self.events.send(KeeperEvent::Image {
                     pid,

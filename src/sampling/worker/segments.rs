@@ -27,7 +27,7 @@ impl Worker {
             self.symbols.wait(SYMBOL_PATIENCE);
             self.forget_all_progress();
         }
-        while let Ok(fact) = self.held.facts.try_recv() {
+        while let Ok(fact) = self.inbox.held.facts.try_recv() {
             self.progress.condition(fact.process, fact.name, fact.value);
         }
         of_session.index = self.next_segment;

@@ -12,7 +12,15 @@ impl Worker {
     pub(super) fn publish_targets(&self) {
         let all = self.tables.processes.iter();
         let living = all.filter(|info| !info.exited && !info.is_left_out());
-        self.tracks.tell(living.map(sampled).collect());
+        let is_forked = |info: &ProcessInfo| {
+            let mut all = self.tables.processes.iter();
+            all.any(|other| other.pid == info.parent_pid && other.exe == info.exe)
+        };
+        let sampled = living.map(|info| Sampled {
+            is_forked: is_forked(info),
+            ..sampled(info)
+        });
+        self.tracks.tell(sampled.collect());
     }
 
     /// What was collected since the last call, with `of_tracer`, its own readings.
@@ -74,6 +82,7 @@ fn sampled(info: &ProcessInfo) -> Sampled {
         pid: info.pid,
         name: name_of(info),
         has_cuda: info.has_cuda,
+        is_forked: false,
         visible,
     }
 }

@@ -27,10 +27,14 @@ const MAX_ITEMS: usize = 16;
 const MOST: usize = 16;
 /// Items whose size is read, the last ones, and objects in all of them.
 const MEASURED: usize = 8;
+/// Most containers whose items are read at a time.
+const MAX_RISING: usize = 256;
 const MAX_MEASURED_OBJECTS: usize = 512;
 /// Smallest object: its head.
 const HEAD_BYTES: u64 = 16;
 const FUNCTION: &str = "function";
+/// Classes whose objects have as many bytes as their length says, a `str` at least.
+const TEXTS: &[&str] = &["str", "bytes", "bytearray"];
 
 /// A container at one reading.
 #[derive(Clone, Debug)]
@@ -52,7 +56,7 @@ struct Key {
 #[derive(Debug, Default)]
 pub struct Reading {
     found: Vec<Found>,
-    /// Bytes of an item and its class, of containers that were known to grow.
+    /// Bytes of an item and its class, of containers that got longer.
     items: FxHashMap<usize, (u64, String)>,
 }
 
@@ -134,8 +138,8 @@ impl Containers {
 }
 
 /// Reads the containers that the variables of threads lead to, by the addresses of their
-/// `PyThreadState`s, and the sizes of the last items of those that `known` says grow. Nothing is
-/// stopped: a length that is read while it changes is one of two.
+/// `PyThreadState`s, and the sizes of the last items of those that are longer than in `known`.
+/// Nothing is stopped: a length that is read while it changes is one of two.
 pub fn read_containers(
     interpreter: &Interpreter,
     states: &[u64],
@@ -176,8 +180,12 @@ pub fn read_containers(
         level = next;
     }
     for (at, found) in reading.found.iter().enumerate() {
-        let grows = known.series.get(&found.key).is_some_and(Series::grows);
-        if grows && let Some(item) = item_of(found.object, &mut objects) {
+        let known = known.series.get(&found.key);
+        let rises = known.is_some_and(|known| !known.has_shrunk && found.length > known.last.1);
+        if rises
+            && reading.items.len() < MAX_RISING
+            && let Some(item) = item_of(found.object, &mut objects)
+        {
             reading.items.insert(at, item);
         }
     }
@@ -216,10 +224,13 @@ fn item_of(container: u64, objects: &mut Objects<'_>) -> Option<(u64, String)> {
                 let attributes = objects.attributes(object).unwrap_or_default();
                 open.extend(attributes.iter().map(|entry| entry.value));
             }
-            Class::Other if objects.class_name(object) == FUNCTION => {
-                open.extend(objects.kept_by_function(object));
-            }
-            Class::Other => {}
+            Class::Other => match objects.class_name(object).as_str() {
+                FUNCTION => open.extend(objects.kept_by_function(object)),
+                name if TEXTS.contains(&name) => {
+                    bytes = bytes.saturating_add(objects.text_length(object));
+                }
+                _ => {}
+            },
         }
         open.retain(|&object| object != 0);
     }
@@ -237,3 +248,47 @@ fn item_of(container: u64, objects: &mut Objects<'_>) -> Option<(u64, String)> {
 
 /// `DeviceType::CPU`. Source: torch/headeronly/core/DeviceType.h.
 const CPU: u8 = 0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(lengths: &[(&str, u64)], item: Option<(u64, &str)>) -> Reading {
+        let found = |&(name, length): &(&str, u64)| Found {
+            key: Key {
+                name: name.to_owned(),
+                scope: Scope::default(),
+            },
+            object: 0,
+            class: "list".to_owned(),
+            length,
+        };
+        Reading {
+            found: lengths.iter().map(found).collect(),
+            items: item
+                .map(|(bytes, class)| (0, (bytes, class.to_owned())))
+                .into_iter()
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn what_only_gets_longer_grows() {
+        let mut containers = Containers::default();
+        let lengths = [
+            [("kept", 10), ("queue", 10), ("fixed", 100), ("once", 4)],
+            [("kept", 20), ("queue", 30), ("fixed", 100), ("once", 40)],
+            [("kept", 30), ("queue", 20), ("fixed", 100), ("once", 40)],
+            [("kept", 40), ("queue", 60), ("fixed", 100), ("once", 40)],
+        ];
+        for (at, lengths) in (0..).zip(&lengths) {
+            containers.add(reading(lengths, Some((1000, "Tensor"))), at * 1_000_000_000);
+        }
+        let growing = containers.growing();
+        assert_eq!(growing.len(), 1, "{growing:?}");
+        assert_eq!(growing[0].name, "kept");
+        assert_eq!((growing[0].first_length, growing[0].last_length), (10, 40));
+        assert!((growing[0].items_per_s() - 10.0).abs() < 1e-9);
+        assert!((growing[0].bytes_per_s() - 10_000.0).abs() < 1e-6);
+    }
+}

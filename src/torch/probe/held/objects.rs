@@ -20,6 +20,8 @@ pub(super) const MAX_ENTRIES: usize = 1 << 18;
 const MAX_ATTRIBUTES: usize = 4096;
 /// Maximum number of objects that are opened.
 const MAX_OPENED: usize = 1 << 18;
+/// Longer texts are not plausible, bytes.
+const MAX_TEXT: u64 = 1 << 40;
 /// Maximum length of a name, bytes.
 const MAX_NAME: usize = 256;
 /// `PyMethodObject.im_self`. Include/cpython/classobject.h of 3.10 to 3.15.
@@ -213,6 +215,12 @@ impl<'a> Objects<'a> {
         };
         let place = object.wrapping_add(self.interpreter.layout.objects.at(field));
         self.memory.read_u64(place).ok()
+    }
+
+    /// Length of a `str`, `bytes` or `bytearray`.
+    pub(super) fn text_length(&self, object: u64) -> u64 {
+        let place = object.wrapping_add(self.interpreter.layout.objects.at(LENGTH));
+        self.memory.read_u64(place).unwrap_or(0).min(MAX_TEXT)
     }
 
     /// The last `most` items of a list, or values of a dictionary.
