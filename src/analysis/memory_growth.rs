@@ -6,11 +6,17 @@
 //! half, too: what levels off is no leak. The rate is the median of the slopes of all pairs of
 //! parts, its interval that of Sen (1968).
 
+use super::functions::user_lines_by;
+use super::memory_code::ProcessMemory;
+use super::of_thread;
 use super::slopes::{middle, slopes as all_slopes};
 use super::summary::ProcessSummary;
 use super::tracks::{HostProcess, TrackSummary, points};
+use crate::model::containers::{GrowingContainer, KeptContainers};
+use crate::model::facts::Line;
 use crate::model::ids::ProcessId;
 use crate::model::profile::{Profile, Role};
+use crate::model::progress::facts;
 use crate::model::track::{TrackKind, TrackPoint};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -70,6 +76,84 @@ pub struct Growth {
     pub per_step: Option<Rate>,
     /// Bytes for each epoch; `None` where none was complete.
     pub per_epoch: Option<Rate>,
+    /// What holds it, or raised it, as far as that is known.
+    pub cause: Option<Cause>,
+}
+
+/// Where memory that stays comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cause {
+    /// A list or a dictionary grows; its items have this share of the growth.
+    Container(GrowingContainer, f64),
+    /// It was shared with its parent, and is copied when it is touched: the line of the user's code
+    /// that its main thread ran for longest, and its share of the time in such lines.
+    Copied(Option<(Line, f64)>),
+    /// Code of this line raised this share of all that was raised, and little fell.
+    Line(Line, f64),
+}
+
+/// A cause explains at least this share of the growth.
+const LEAST_EXPLAINED: f64 = 0.5;
+/// Items of more than this multiple of the growth share their memory, or are freed.
+const MOST_EXPLAINED: f64 = 2.0;
+/// If more than this part of what was raised fell again, what stayed cannot be told from what fell.
+const MOST_FALLEN: f64 = 0.3;
+/// Least part of a line's rises that came between two samples in it.
+const LEAST_CERTAIN: f64 = 0.25;
+
+/// Names what holds memory that grows, or the line that raised it, where the evidence suffices.
+pub fn explain(profile: &Profile, growing: &mut [Growth], memory: &[ProcessMemory]) {
+    for growth in growing {
+        let own = memory
+            .iter()
+            .find(|memory| memory.process == growth.process);
+        growth.cause = match &growth.cause {
+            Some(Cause::Copied(_)) => Some(Cause::Copied(longest(profile, growth.process))),
+            _ => container(profile, growth).or_else(|| line(own?)),
+        };
+    }
+}
+
+fn container(profile: &Profile, growth: &Growth) -> Option<Cause> {
+    let conditions = profile.sideband.conditions.iter();
+    let mut kept = conditions.rev().filter(|condition| {
+        condition.process == growth.process && condition.name == facts::GROWING_CONTAINERS
+    });
+    let kept = KeptContainers::parse(&kept.next()?.value)?;
+    let share = |each: &GrowingContainer| each.bytes_per_s() / growth.per_second.value;
+    let known = kept.growing.into_iter().map(|each| {
+        let share = share(&each);
+        (each, share)
+    });
+    known
+        .filter(|(_, share)| (LEAST_EXPLAINED..=MOST_EXPLAINED).contains(share))
+        .min_by(|a, b| (a.1 - 1.0).abs().total_cmp(&(b.1 - 1.0).abs()))
+        .map(|(each, share)| Cause::Container(each, share))
+}
+
+/// The user's line in which a process's training thread, a worker's first, was for longest while it
+/// ran, with its share of the time in all such lines.
+fn longest(profile: &Profile, process: ProcessId) -> Option<(Line, f64)> {
+    let thread = profile.process(process)?.training_thread?;
+    let samples = of_thread(profile, thread);
+    let ran = samples.into_iter().map(|sample| (sample, sample.awake_ns));
+    let lines = user_lines_by(profile, ran);
+    let first = *lines.first()?;
+    let all: u64 = lines.iter().map(|line| line.self_ns).sum();
+    let share = first.self_ns as f64 / all.max(1) as f64;
+    (share >= LEAST_EXPLAINED / 2.0).then_some(((first.function, first.line), share))
+}
+
+fn line(memory: &ProcessMemory) -> Option<Cause> {
+    let first = memory.lines.first()?;
+    let share = first.raised / memory.raised;
+    let is_sure = share >= LEAST_EXPLAINED
+        && first.certain >= LEAST_CERTAIN * first.raised
+        && memory.fell <= MOST_FALLEN * memory.raised;
+    first
+        .key
+        .filter(|_| is_sure)
+        .map(|line| Cause::Line(line, share))
 }
 
 /// Processes whose memory grows, fastest first.
@@ -92,11 +176,18 @@ fn growth(profile: &Profile, host: &HostProcess, processes: &[ProcessSummary]) -
     let role = profile.process(process)?.role;
     let own = processes.iter().find(|each| each.process == process);
     let startup_ns = own.map_or(0, |own| own.startup_ns);
-    let figure = host
-        .figures
-        .iter()
-        .find(|figure| figure.kind == TrackKind::Anonymous)?;
-    let trend = trend(points(profile, figure.track), startup_ns)?;
+    let of_kind = |kind: TrackKind| {
+        let mut figures = host.figures.iter();
+        let figure = figures.find(|figure| figure.kind == kind)?;
+        trend(points(profile, figure.track), startup_ns)
+    };
+    let own = of_kind(TrackKind::Anonymous);
+    let is_copied = own.is_none();
+    // What it copies of its parent's memory was in its own before.
+    let trend = own.or_else(|| match role {
+        Role::DataLoaderWorker { .. } => of_kind(TrackKind::Private),
+        _ => None,
+    })?;
     let trainer = match role {
         Role::DataLoaderWorker { trainer, .. } => trainer,
         _ => Some(process),
@@ -117,6 +208,7 @@ fn growth(profile: &Profile, host: &HostProcess, processes: &[ProcessSummary]) -
         per_second: trend.rate,
         per_step: steps_per_s.map(|rate| trend.rate.times(1.0 / rate)),
         per_epoch: epoch_s.map(|length| trend.rate.times(length)),
+        cause: is_copied.then_some(Cause::Copied(None)),
     })
 }
 

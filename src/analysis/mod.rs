@@ -19,6 +19,8 @@
 //! | [`slow_rank`] | which rank arrives last where devices wait, not hosts |
 //! | [`full_queue`] | launches that wait for room in the device's queue |
 //! | [`timeline`] | samples by time, for these three |
+//! | [`memory_code`] | which lines and operators raised memory |
+//! | [`memory_growth`], [`memory_limits`], [`ends`] | memory that grows, its limits, and what it ended |
 //! | [`tracks`] | figures of devices and the host over time |
 //! | [`gpu_overlay`] | idle time of devices by what the host executed |
 //! | [`traced`] | a trace of torch.profiler beside the recording |
@@ -50,6 +52,7 @@ pub mod input_queue;
 pub mod intervals;
 pub mod job;
 pub mod late_ranks;
+pub mod memory_code;
 pub mod memory_growth;
 pub mod memory_limits;
 mod module_groups;
@@ -75,6 +78,7 @@ use collectives::ProcessCollectives;
 use ends::End;
 use energy::Energy;
 use gpu_overlay::{GpuIdle, NoOverlay};
+use memory_code::ProcessMemory;
 use memory_growth::Growth;
 use memory_limits::MemoryLimit;
 use quality::QualitySummary;
@@ -105,6 +109,8 @@ pub struct Analysis {
     pub quality: QualitySummary,
     /// Figures of devices and the host.
     pub tracks: TrackSummary,
+    /// What code did to the memory of each process.
+    pub memory: Vec<ProcessMemory>,
     /// Processes whose memory grows, fastest first.
     pub growing: Vec<Growth>,
     /// Limits of memory, and how near it came to them.
@@ -147,7 +153,9 @@ pub fn analyze(profile: &Profile) -> Analysis {
     let primary = summary::primary(&processes);
     let ranks = ranks(&processes, primary);
     let tracks = tracks::summarize(profile);
-    let growing = memory_growth::growing(profile, &tracks, &processes);
+    let mut growing = memory_growth::growing(profile, &tracks, &processes);
+    let memory = memory_code::all(profile, &processes);
+    memory_growth::explain(profile, &mut growing, &memory);
     let window = traced::in_recording(profile, None);
     let mut analysis = Analysis {
         verdict: None,
@@ -162,6 +170,7 @@ pub fn analyze(profile: &Profile) -> Analysis {
         slow_device: slow_rank::slow_device(profile, &tracks, &processes),
         limits: memory_limits::limits(profile, &growing),
         ends: ends::ends(profile),
+        memory,
         growing,
         processes,
         primary,

@@ -1108,6 +1108,8 @@ pub(crate) enum ReportByName {
     Line,
     /// What the training thread waited for, and collectives
     Wait,
+    /// Lines and operators that raised the host's memory, and its peak
+    Memory,
     /// Operators by shapes of their inputs (--trace-file)
     Shape,
     /// Kernels and copies of devices (--trace-file)

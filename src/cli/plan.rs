@@ -429,6 +429,7 @@ fn report(mut arguments: ReportArguments) -> Result<Plan, Failure> {
                 ReportByName::Step => text::By::Step,
                 ReportByName::Line => text::By::Line,
                 ReportByName::Wait => text::By::Wait,
+                ReportByName::Memory => text::By::Memory,
                 ReportByName::Shape => text::By::Shape,
                 ReportByName::Kernel => text::By::Kernel,
             }),

@@ -25,6 +25,8 @@ pub struct Sampled {
     pub name: String,
     /// Whether libcuda is mapped.
     pub has_cuda: bool,
+    /// Whether its parent is a sampled process of the same program: it may share memory with it.
+    pub is_forked: bool,
     /// Its CUDA_VISIBLE_DEVICES.
     pub visible: Option<String>,
 }

@@ -6,6 +6,7 @@ use super::feed::Sampled;
 use crate::model::track::TrackKind;
 use crate::os::clock::monotonic_ns;
 use crate::os::memory_cgroup::MemoryGroup;
+use crate::os::private_memory::private_memory;
 use crate::os::process_usage::{dev_shm, further_memory, machine_memory, machine_oom_kills};
 use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
@@ -16,6 +17,9 @@ const PERIOD: Duration = Duration::from_secs(1);
 const MOVES: Duration = Duration::from_secs(30);
 /// Time after which a level that has not changed is recorded again, ns.
 const AGAIN_NS: u64 = 30_000_000_000;
+/// Time between two readings of what forked processes share, and how many of these are read.
+const SHARED: Duration = Duration::from_secs(2);
+const MAX_FORKED: usize = 16;
 /// Most cgroups that are polled, ancestors with a limit included.
 const MAX_GROUPS: usize = 64;
 
@@ -24,6 +28,8 @@ const MAX_GROUPS: usize = 64;
 pub(super) struct HostMemory {
     /// When all was read.
     read: Option<Instant>,
+    /// When what forked processes share was read.
+    shared_read: Option<Instant>,
     /// When the cgroups of a process were listed.
     listed: FxHashMap<i32, Instant>,
     groups: Vec<MemoryGroup>,
@@ -48,6 +54,19 @@ impl HostMemory {
         for process in sampled {
             self.process(process, batch);
             self.list_groups(process.pid, now);
+        }
+        if self
+            .shared_read
+            .is_none_or(|read| now - read + PERIOD / 2 >= SHARED)
+        {
+            self.shared_read = Some(now);
+            let forked = sampled.iter().filter(|process| process.is_forked);
+            for process in forked.take(MAX_FORKED) {
+                if let Some(bytes) = private_memory(process.pid) {
+                    let (kind, now_ns) = (TrackKind::Private, monotonic_ns());
+                    batch.put_of(kind, process.pid, &process.name, now_ns, now_ns, bytes);
+                }
+            }
         }
         let is_sampled = |pid: i32| sampled.iter().any(|process| process.pid == pid);
         self.listed.retain(|pid, _| is_sampled(*pid));

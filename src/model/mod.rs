@@ -6,6 +6,7 @@ pub mod category;
 pub mod code;
 pub mod collective;
 pub mod compile;
+pub mod containers;
 pub mod depth;
 pub mod dump;
 pub mod facts;

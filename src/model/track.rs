@@ -103,8 +103,18 @@ named!(
         MachineMemory = "machine_memory",
         /// The signal that ended a process (signal(7)): one reading, at its end.
         EndingSignal = "ending_signal",
+        /// [`TrackKind::Anonymous`] as read with the samples of a process's first thread, where it
+        /// has changed by [`SAMPLED_BYTES`] since the value before. The window is the time since
+        /// the reading before, in which the last part of the change came.
+        SampledAnonymous = "sampled_anonymous",
+        /// Anonymous memory of a forked process that no other process maps, bytes: without what it
+        /// shares with its parent.
+        Private = "private_memory",
     }
 );
+
+/// Least change of [`TrackKind::SampledAnonymous`] that is recorded, bytes.
+pub const SAMPLED_BYTES: u64 = 64 << 10;
 
 /// The unit of a counter track's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +150,14 @@ impl TrackKind {
                 | Self::DevShmSize
                 | Self::MachineMemory
                 | Self::EndingSignal
+                | Self::SampledAnonymous
         )
+    }
+
+    /// Whether the first readers of counter tracks do not know it: they take a table with it for
+    /// damaged.
+    pub fn is_later(self) -> bool {
+        self >= Self::SampledAnonymous
     }
 
     pub fn unit(self) -> TrackUnit {
@@ -157,6 +174,8 @@ impl TrackKind {
             | Self::ProcessMemory
             | Self::Resident
             | Self::Anonymous
+            | Self::SampledAnonymous
+            | Self::Private
             | Self::Swap
             | Self::Shared
             | Self::Locked
@@ -322,6 +341,31 @@ pub fn throttle_names(bits: u64) -> impl Iterator<Item = &'static str> {
 }
 
 impl CounterTracks {
+    /// The tracks whose kind is [later](TrackKind::is_later), or not, with their points and all
+    /// devices, under ids of their own.
+    #[must_use]
+    pub fn only(&self, later: bool) -> Self {
+        let mut ids = FxHashMap::default();
+        let mut part = Self {
+            gpus: self.gpus.clone(),
+            ..Self::default()
+        };
+        for (at, info) in self.tracks.iter().enumerate() {
+            if info.kind.is_later() == later {
+                ids.insert(TrackId::from_index(at), part.tracks.intern(info));
+            }
+        }
+        part.points = self
+            .points
+            .iter()
+            .filter_map(|point| {
+                let track = *ids.get(&point.track)?;
+                Some(TrackPoint { track, ..*point })
+            })
+            .collect();
+        part
+    }
+
     pub fn is_empty(&self) -> bool {
         self.gpus.is_empty()
             && self.tracks.is_empty()

@@ -22,6 +22,7 @@ pub mod perf_event;
 pub mod permissions;
 pub mod placement;
 pub mod priority;
+pub mod private_memory;
 pub mod process_end;
 pub mod process_info;
 pub mod process_tree;

@@ -1,7 +1,7 @@
 //! A process's use of its host: memory, storage, network, from /proc.
 
 use super::process_info::read_text;
-use super::threads::living_task;
+use super::threads::{ProcFile, living_task};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use nix::unistd::{SysconfVar, sysconf};
@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// Longest of the files that are read here: a line for each network interface.
 const MAX_BYTES: u64 = 256 << 10;
+/// Seven numbers of at most twenty digits.
+const STATM_BYTES: usize = 160;
 
 /// CPU time of all child processes of torchspy that have ended and were waited for.
 pub fn children_cpu() -> Duration {
@@ -31,7 +33,27 @@ pub struct Resident {
 
 /// Resident memory of a process: fields 2 and 3 of `/proc/PID/statm` (proc_pid_statm(5)).
 pub fn resident(pid: i32) -> Option<Resident> {
-    let text = read_text(&format!("/proc/{pid}/statm"), MAX_BYTES)?;
+    parse_statm(&read_text(&format!("/proc/{pid}/statm"), MAX_BYTES)?)
+}
+
+/// `/proc/PID/statm`, kept open: a read takes about 2 us, and no lock of the address space.
+#[derive(Debug)]
+pub struct ResidentFile(ProcFile);
+
+impl ResidentFile {
+    pub fn open(pid: i32) -> Self {
+        Self(ProcFile::new(format!("/proc/{pid}/statm")))
+    }
+
+    /// `None` once the process has ended.
+    pub fn read(&self) -> Option<Resident> {
+        let mut buffer = [0; STATM_BYTES];
+        let text = self.0.read(&mut buffer).ok()?;
+        parse_statm(std::str::from_utf8(text).ok()?).filter(|resident| resident.all > 0)
+    }
+}
+
+fn parse_statm(text: &str) -> Option<Resident> {
     let page = sysconf(SysconfVar::PAGE_SIZE)
         .ok()
         .flatten()?
@@ -216,5 +238,8 @@ mod tests {
         assert!(all.anonymous > 1 << 16 && all.all > all.anonymous);
         assert!(!process_name(pid).is_empty());
         assert_eq!(resident(i32::MAX), None);
+        let kept = ResidentFile::open(pid).read().expect("it is there");
+        assert!(kept.anonymous > 1 << 16);
+        assert_eq!(ResidentFile::open(i32::MAX).read(), None);
     }
 }

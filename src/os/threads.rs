@@ -105,18 +105,18 @@ impl Whereabouts {
 /// A file of procfs that is kept open and read from its start each time; opened for each read if
 /// few descriptors are left.
 #[derive(Debug)]
-struct ProcFile {
+pub(super) struct ProcFile {
     path: String,
     file: Option<File>,
 }
 
 impl ProcFile {
-    fn new(path: String) -> Self {
+    pub(super) fn new(path: String) -> Self {
         let file = File::open(&path).ok().filter(may_keep);
         Self { path, file }
     }
 
-    fn read<'b>(&self, buffer: &'b mut [u8]) -> io::Result<&'b [u8]> {
+    pub(super) fn read<'b>(&self, buffer: &'b mut [u8]) -> io::Result<&'b [u8]> {
         let length = match &self.file {
             Some(file) => file.read_at(buffer, 0)?,
             None => File::open(&self.path)?.read_at(buffer, 0)?,

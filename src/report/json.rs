@@ -10,6 +10,7 @@ mod build;
 pub mod compile;
 pub mod diff;
 pub mod job;
+pub mod memory;
 pub mod modules;
 pub mod operators;
 pub mod progress;
@@ -150,6 +151,8 @@ pub struct Report {
     pub traced_ranks: Vec<Option<u32>>,
     /// Processes that have none although `record --trace` asked for one.
     pub without_trace: Vec<trace::WithoutTrace>,
+    /// Which code raised the memory of processes; empty where it was not read with samples.
+    pub memory: Vec<memory::Memory>,
     /// Use of the host by processes; null if it was not recorded.
     pub host_use: Option<tracks::Host>,
     /// The sampler's figures.

@@ -10,6 +10,7 @@ pub mod functions;
 pub mod gpu_idle;
 pub mod input;
 pub mod job;
+pub mod memory;
 pub mod modules;
 pub mod operators;
 pub mod processes;
@@ -85,6 +86,15 @@ pub const TABLES: &[(&str, Make)] = &[
     }),
     ("gpu_idle", |p, a| {
         Sheet::new(gpu_idle::GPU_IDLE, &gpu_idle::gpu_idle(p, a))
+    }),
+    ("memory_lines", |p, a| {
+        Sheet::new(memory::LINES, &memory::lines(p, a))
+    }),
+    ("memory_operators", |p, a| {
+        Sheet::new(memory::OPERATORS, &memory::operators(p, a))
+    }),
+    ("memory_phases", |p, a| {
+        Sheet::new(memory::PHASES, &memory::phases(p, a))
     }),
     ("energy", |p, a| {
         Sheet::new(energy::ENERGY, &energy::energy(p, a))

@@ -12,6 +12,7 @@ mod functions;
 mod gpu_idle;
 pub mod job;
 pub(crate) mod memory;
+mod memory_code;
 mod modules;
 mod operators;
 mod other_jobs;
@@ -80,6 +81,8 @@ pub enum By {
     Line,
     /// Waits and collectives.
     Wait,
+    /// Which code raised memory, and what holds it.
+    Memory,
     /// Operators by shapes of their inputs, of a trace.
     Shape,
     /// Kernels and copies of devices, of a trace.
@@ -119,7 +122,7 @@ pub(super) fn of_recording(profile: &Profile, analysis: &Analysis, options: Text
     let mut out = String::new();
     head(&mut out, profile, analysis);
     if let Some(by) = options.by {
-        alone(&mut out, profile, analysis, by);
+        alone(&mut out, profile, analysis, by, options.rows);
         sampler::sampler(&mut out, profile, analysis);
         return out;
     }
@@ -171,7 +174,7 @@ pub fn verdict_line(profile: &Profile, verdict: &Verdict) -> String {
 }
 
 /// The complete report on one subject.
-fn alone(out: &mut String, profile: &Profile, analysis: &Analysis, by: By) {
+fn alone(out: &mut String, profile: &Profile, analysis: &Analysis, by: By, rows: usize) {
     const ALL: usize = usize::MAX;
     let before = out.len();
     if let Some(process) = analysis.primary() {
@@ -196,6 +199,10 @@ fn alone(out: &mut String, profile: &Profile, analysis: &Analysis, by: By) {
             By::Wait => {
                 waits::waits(out, profile, analysis, ALL);
                 collectives::collectives(out, profile, analysis, ALL);
+            }
+            By::Memory => {
+                memory::memory(out, profile, analysis, (ALL, false));
+                memory_code::memory(out, profile, analysis, rows);
             }
             By::Shape | By::Kernel => {}
         }

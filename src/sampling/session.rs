@@ -5,6 +5,7 @@
 
 use super::control::Control;
 use super::fallback::Fallback;
+use super::held_reader;
 use super::keeper::{Keeper, is_own_child};
 use super::outbox::Outbox;
 use super::snapshot::SnapshotFacts;
@@ -236,9 +237,12 @@ impl Session {
             event_sender.clone(),
             control.clone(),
         );
+        let reads_held = !options.once && options.idle_threads == IdleThreads::Close;
+        let held = held_reader::start(control.clone(), reads_held);
         let inbox = Inbox {
             messages,
             rung,
+            held,
             control: control.clone(),
         };
         let tracks = collector::start(options.gpu.clone())?;

@@ -13,6 +13,7 @@ mod decide;
 mod events;
 mod gil;
 mod listing;
+mod memory;
 mod once;
 mod outcomes;
 mod poll;
@@ -34,6 +35,7 @@ use crate::model::quality::Quality;
 use crate::model::sample::Capture as Method;
 use crate::model::segment::Segment;
 use crate::model::sideband::Sideband;
+use crate::model::track::CounterTracks;
 use crate::os::clock::{monotonic_ns, own_cpu_ns, sleep_until, wake_precisely};
 use crate::os::new_pids::NewestPid;
 use crate::os::stop::block_child_signals;
@@ -76,6 +78,8 @@ pub(super) struct Tracer {
     /// Polls so far, and their stops, account for the time up to here.
     accounted_to: TimePoint,
     quality: Quality,
+    /// Readings of memory since the last flush.
+    memory: CounterTracks,
     segment_start_ns: u64,
     /// When the segment ends.
     flush_ns: u64,
@@ -121,6 +125,7 @@ impl Tracer {
                 ticks: 0,
             },
             quality: Quality::default(),
+            memory: CounterTracks::default(),
             segment_start_ns: now_ns,
             flush_ns: now_ns + first_ns,
             own_cpu_ns: own_cpu_ns(),
@@ -316,6 +321,7 @@ impl Tracer {
             sideband: Sideband {
                 quality: std::mem::take(&mut self.quality),
                 losses: self.outbox.take_losses(),
+                tracks: std::mem::take(&mut self.memory),
                 ..Sideband::default()
             },
             last,

@@ -13,6 +13,7 @@ mod tracks;
 
 use super::control::Control;
 use super::fallback::{FallbackLink, Order};
+use super::held_reader::{HeldLink, Watch};
 use super::image::ProcessImage;
 use super::keeper::KeeperEvent;
 use super::raw::{Message, RawSample};
@@ -60,6 +61,8 @@ pub(super) struct Inbox {
     pub(super) messages: Receiver<Message>,
     /// Wakes the worker. It wakes late on purpose: messages are cheaper to handle in batches.
     pub(super) rung: Receiver<()>,
+    /// Reads what objects hold.
+    pub(super) held: HeldLink,
     /// Tells whether more messages will come.
     pub(super) control: Arc<Control>,
 }
@@ -238,6 +241,7 @@ impl Worker {
             Message::ProcessGone(id) => {
                 self.images.remove(&id);
                 let _ = self.fallback.orders.send(Order::Forget(id));
+                let _ = self.inbox.held.watch.send(Watch::End(id));
                 if let Some(process) = self.tables.processes.get_mut(id.index()) {
                     process.exited = true;
                     process.last_seen_ns = monotonic_ns();

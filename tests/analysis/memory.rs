@@ -3,10 +3,14 @@
 use crate::analysis_builder::{Builder, S, fetch, user};
 use crate::track_builder::{put, track};
 use torchspy::analysis::ends::Reason;
+use torchspy::analysis::memory_growth::Cause;
 use torchspy::analysis::{Analysis, analyze};
+use torchspy::model::containers::{GrowingContainer, KeptContainers};
+use torchspy::model::ids::ProcessId;
 use torchspy::model::profile::Profile;
+use torchspy::model::progress::{Condition, facts};
 use torchspy::model::track::{TrackInfo, TrackKind};
-use torchspy::report::text::{Detail, TextOptions, render_summary};
+use torchspy::report::text::{By, Detail, TextOptions, render_summary};
 
 /// Two readings a second.
 const READING_NS: u64 = 500_000_000;
@@ -51,6 +55,97 @@ fn a_trainer_that_allocates_is_named_with_its_rate() {
         "{text}"
     );
     assert_eq!(text.matches("MEMORY").count(), 1, "{text}");
+}
+
+/// A trainer of a minute whose memory grows by 2 MB a second, and what was read of its containers.
+fn trainer_with(containers: Vec<GrowingContainer>) -> String {
+    let mut builder = Builder::trainer();
+    builder.ticks(0, 100 * SECONDS, S::Running, &[user("main", 90)]);
+    let track = track(&mut builder, TrackKind::Anonymous, None, 100);
+    for at in (0..SECONDS * 1_000_000_000).step_by(READING_NS as usize) {
+        let level = 1e9 + 2e6 * (at as f64 / 1e9);
+        put(&mut builder, track, at, at, level as u64);
+    }
+    builder.sideband.conditions.push(Condition {
+        process: ProcessId(0),
+        name: facts::GROWING_CONTAINERS.to_owned(),
+        value: KeptContainers::text(containers),
+    });
+    let profile = builder.profile();
+    let options = TextOptions {
+        by: Some(By::Memory),
+        ..TextOptions::default()
+    };
+    let text = render_summary(&profile, &analyze(&profile), options);
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn container(name: &str, items: u64, item_bytes: u64) -> GrowingContainer {
+    GrowingContainer {
+        name: name.to_owned(),
+        class: "list".to_owned(),
+        file: "/home/a/train.py".to_owned(),
+        function: "main".to_owned(),
+        line: 90,
+        first_ns: 0,
+        first_length: 100,
+        last_ns: SECONDS * 1_000_000_000,
+        last_length: 100 + items,
+        item_class: "Tensor".to_owned(),
+        item_bytes: Some(item_bytes),
+    }
+}
+
+#[test]
+fn a_list_whose_items_are_what_grows_is_named() {
+    let text = trainer_with(vec![
+        container("losses", 6000, 32),
+        container("kept", 600, 190_000),
+    ]);
+    let expected = " % of it is held by kept, a list of main (train.py:90): it gets 10 items a second, of 190 kB each (Tensor), and none is removed";
+    assert!(text.contains(expected), "{text}");
+    assert!(!text.contains("losses"), "{text}");
+}
+
+#[test]
+fn lists_that_explain_too_little_or_too_much_are_not_named() {
+    for bytes in [32, 90_000, 900_000] {
+        let text = trainer_with(vec![container("kept", 600, bytes)]);
+        assert!(text.contains("trainer grows by 2.0 MB"), "{text}");
+        assert!(!text.contains("held by"), "{text}");
+    }
+}
+
+/// A worker whose own memory stays as it is, and shares ever less of it with its trainer.
+#[test]
+fn a_worker_that_copies_what_it_shares_is_named_with_its_line() {
+    let mut builder = Builder::trainer();
+    builder.ticks(0, 100 * SECONDS, S::Running, &[user("main", 90)]);
+    let process = builder.process(110, 100, &["python", "train.py"]);
+    let thread = builder.thread(process, 110, "pt_data_worker", true);
+    builder.ticks(
+        thread,
+        100 * SECONDS,
+        S::Running,
+        &fetch(&[user("load", 7)]),
+    );
+    for (kind, rate) in [(TrackKind::Anonymous, 0.0), (TrackKind::Private, 2e6)] {
+        let track = track(&mut builder, kind, None, 110);
+        for at in (0..SECONDS * 1_000_000_000).step_by(READING_NS as usize) {
+            let level = 3e8 + rate * (at as f64 / 1e9);
+            put(&mut builder, track, at, at, level as u64);
+        }
+    }
+    let profile = builder.profile();
+    let analysis = analyze(&profile);
+    assert_eq!(analysis.growing.len(), 1, "{:?}", analysis.growing);
+    let growth = &analysis.growing[0];
+    assert_eq!(growth.pid, 110);
+    assert!((80e6..95e6).contains(&growth.bytes), "{growth:?}");
+    assert!(
+        matches!(&growth.cause, Some(Cause::Copied(Some(((_, 7), _))))),
+        "{growth:?}"
+    );
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod compile;
 mod diff;
 mod dump;
 mod held;
+mod memory;
 mod native;
 mod operators;
 mod py_spy_callers;

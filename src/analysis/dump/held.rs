@@ -161,7 +161,7 @@ mod tests {
     fn module(parent: Option<usize>, name: &str, class: &str, bytes: u64) -> HeldModule {
         let part = HeldPart {
             holding: Holding::Parameters,
-            dtype: "float32",
+            dtype: "float32".into(),
             device: "cpu".to_owned(),
             bytes,
             tensors: 1,

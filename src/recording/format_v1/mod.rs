@@ -3,7 +3,7 @@
 //! code that is compiled; counters of progress, their readings, and conditions; and the user's
 //! regions after the rest of the header. Counter tracks of devices and processes come after all of
 //! that, and may be missing: an older reader ignores them. Further counts of the sampler come after
-//! them.
+//! them, and then counter tracks of kinds that the first readers of tracks do not know.
 //!
 //! The payload is zstd over postcard over columns, each column of a table in a run of its own.
 //! Everything in it is untrusted input when it is read: sizes are bounded before they are used,
@@ -32,6 +32,7 @@ use crate::model::segment::Segment;
 use crate::model::sideband::Sideband;
 use crate::model::stack_table::StackTable;
 use crate::model::tables::Tables;
+use crate::model::track::{CounterTracks, TrackMerger};
 use column::{ColumnReader, ColumnWriter};
 use compress::Compressor;
 use rows::{Rows, WireCounts};
@@ -150,9 +151,21 @@ impl Encoder {
             points: ProgressColumns::encode(sideband.points.iter())?,
             conditions: Rows::encode(&sideband.conditions)?,
         };
-        let tracks = WireTracks::encode(&sideband.tracks)?;
         let counts = WireCounts::of(&sideband.quality);
-        let length = self.compressor.append(&(wire, tracks, counts), out)?;
+        let later = sideband.tracks.only(true);
+        let length = if later.tracks.is_empty() {
+            let tracks = WireTracks::encode(&sideband.tracks)?;
+            self.compressor.append(&(wire, tracks, counts), out)?
+        } else {
+            let first = CounterTracks {
+                clocks: sideband.tracks.clocks.clone(),
+                gaps: sideband.tracks.gaps.clone(),
+                ..sideband.tracks.only(false)
+            };
+            let (tracks, later) = (WireTracks::encode(&first)?, WireTracks::encode(&later)?);
+            self.compressor
+                .append(&(wire, tracks, counts, later), out)?
+        };
         let compressed = out.len() - start;
         if compressed > MAX_PAYLOAD || length > believable_length(compressed) {
             return Err(Corrupt("it is too large"));
@@ -240,14 +253,31 @@ impl Decoder {
                 sideband.tracks = tracks.decode()?;
             }
             if !rest.is_empty() {
-                let counts: WireCounts = postcard::from_bytes(rest).map_err(damaged)?;
+                let counts: WireCounts;
+                (counts, rest) = postcard::take_from_bytes(rest).map_err(damaged)?;
                 counts.fill(&mut sideband.quality);
+            }
+            if !rest.is_empty()
+                && let Some(later) = later_tracks(rest)
+            {
+                let mut both = TrackMerger::default();
+                both.add(&sideband.tracks);
+                both.add(&later);
+                sideband.tracks = both.finish();
             }
             segment
         };
         validate::validate(&segment)?;
         Ok(segment)
     }
+}
+
+/// Tracks of later kinds; `None` where a kind is later still.
+fn later_tracks(bytes: &[u8]) -> Option<CounterTracks> {
+    let tracks: WireTracks<ColumnReader<'_>> = postcard::from_bytes(bytes).ok()?;
+    let tracks = tracks.decode().ok()?;
+    validate::validate_tracks(&tracks).ok()?;
+    Some(tracks)
 }
 
 fn segment_of(wire: WireSegment<ColumnReader<'_>>) -> Result<Segment, Corrupt> {

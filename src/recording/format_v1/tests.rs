@@ -1,6 +1,8 @@
 //! Every valid segment comes back as it was; no bytes make the decoder panic.
 
 use super::column::{ColumnReader, Corrupt};
+use super::rows::WireCounts;
+use super::tracks::WireTracks;
 use super::{Decoder, Encoder, WireSegment2, decode_run, encode_run};
 use crate::model::address::CodeAddress;
 use crate::model::code::{CodeInfo, PythonVersion};
@@ -502,4 +504,43 @@ fn a_segment_without_tracks_is_read_and_tracks_are_passed_over() {
         (read.index, read.sideband.tracks),
         (7, CounterTracks::default())
     );
+}
+
+/// Kinds that the first readers of tracks do not know come after all that these read.
+#[test]
+fn tracks_of_later_kinds_come_back_and_are_passed_over_by_older_readers() {
+    let track = |kind| TrackInfo {
+        kind,
+        gpu: None,
+        pid: 12,
+        process: String::new(),
+    };
+    let point = |track| TrackPoint {
+        track: TrackId(track),
+        start_ns: 10,
+        end_ns: 20,
+        value: 7,
+    };
+    let mut segment = Segment::default();
+    let tracks = &mut segment.sideband.tracks;
+    tracks.tracks = vec![
+        track(TrackKind::Anonymous),
+        track(TrackKind::SampledAnonymous),
+        track(TrackKind::Private),
+    ]
+    .into();
+    tracks.points = vec![point(0), point(1), point(2)];
+    let (payload, length) = encoded(&segment).unwrap();
+    let read = decoded(&payload, length).unwrap();
+    assert_eq!(read.sideband.tracks, segment.sideband.tracks);
+    // What the first readers of tracks take.
+    let raw = zstd::bulk::decompress(&payload, length).unwrap();
+    let (_, rest): (WireSegment2<ColumnReader<'_>>, &[u8]) =
+        postcard::take_from_bytes(&raw).unwrap();
+    let (known, rest): (WireTracks<ColumnReader<'_>>, &[u8]) =
+        postcard::take_from_bytes(rest).unwrap();
+    let known = known.decode().unwrap();
+    assert_eq!(known.tracks, vec![track(TrackKind::Anonymous)].into());
+    assert_eq!(known.points, [point(0)]);
+    assert!(postcard::from_bytes::<WireCounts>(rest).is_ok());
 }

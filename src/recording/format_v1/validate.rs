@@ -83,7 +83,7 @@ pub(super) fn validate(segment: &Segment) -> Result<(), Corrupt> {
 /// each and for each process.
 const MAX_TRACKS: usize = 1 << 16;
 
-fn validate_tracks(tracks: &CounterTracks) -> Result<(), Corrupt> {
+pub(super) fn validate_tracks(tracks: &CounterTracks) -> Result<(), Corrupt> {
     let of_tracks = tracks.tracks.iter().filter_map(|track| track.gpu);
     let of_gaps = tracks.gaps.iter().filter_map(|gap| gap.gpu);
     let named = tracks.clocks.iter().map(|clock| clock.gpu).chain(of_tracks);

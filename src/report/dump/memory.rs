@@ -49,15 +49,20 @@ fn whose(process: &DumpedProcess) -> String {
 }
 
 fn of_process(out: &mut String, process: &DumpedProcess, held: &Held) {
+    let _ = writeln!(out, "\nMEMORY of {}", whose(process));
+    held_by(out, held);
+}
+
+/// Sums, modules and notes.
+pub(crate) fn held_by(out: &mut String, held: &Held) {
     let totals = held.totals();
     let tensors: u64 = totals.iter().map(|part| part.tensors).sum();
-    let _ = writeln!(out, "\nMEMORY of {}", whose(process));
     let _ = writeln!(
         out,
         "  {} in {}{}, read in {} while it ran",
         amount(sum(&totals)),
         counted(tensors, "tensor"),
-        match held.cut {
+        match &held.cut {
             Some(_) => ": A PART ONLY, see below",
             None => "",
         },
@@ -183,7 +188,7 @@ fn kinds(parts: &[HeldPart], class: &str) -> String {
     let (mut types, mut devices) = (Vec::new(), Vec::new());
     for part in parts {
         if part.holding == Holding::Parameters {
-            add(&mut types, part.dtype);
+            add(&mut types, &part.dtype);
             add(&mut devices, &part.device);
         }
     }
@@ -204,7 +209,7 @@ fn add<'a>(words: &mut Vec<&'a str>, word: &'a str) {
 
 fn notes(out: &mut String, held: &Held) {
     out.push('\n');
-    if let Some(why) = held.cut {
+    if let Some(why) = &held.cut {
         let _ = writeln!(out, "  A PART ONLY: {why}");
     }
     for unread in &held.unread {
@@ -271,7 +276,8 @@ pub(super) fn memory_json(dump: &Dump) -> Value {
     each.collect()
 }
 
-fn held_json(held: &Held) -> Value {
+/// What a process holds.
+pub(crate) fn held_json(held: &Held) -> Value {
     let totals = held.totals();
     let of = |holding: Holding| -> u64 {
         let parts = totals.iter().filter(|part| part.holding == holding);

@@ -7,7 +7,7 @@ pub mod job;
 pub mod job_json;
 mod job_names;
 pub mod json;
-mod memory;
+pub(crate) mod memory;
 pub mod moved;
 pub mod py_spy;
 pub mod ras;

@@ -2,6 +2,7 @@
 
 use super::backward::backward;
 use super::compile::compile;
+use super::memory::memory;
 use super::modules::{MOST as MOST_MODULES, forward};
 use super::operators::{MOST as MOST_OPERATORS, MOST_SITES, operators};
 use super::progress::progress;
@@ -91,6 +92,7 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
         traced: super::trace::beside(profile, analysis),
         traced_ranks: analysis.traced_ranks.clone(),
         without_trace: super::trace::without(profile, analysis),
+        memory: memory(profile, analysis),
         host_use: host(profile, analysis),
         quality: analysis.quality.clone(),
         missing: profile.missing.clone(),

@@ -2,9 +2,11 @@
 
 use crate::analysis::Analysis;
 use crate::analysis::ends::{End, Reason};
-use crate::analysis::memory_growth::Rate;
+use crate::analysis::memory_growth::{Cause, Rate};
 use crate::analysis::memory_limits::MemoryLimit;
 use crate::analysis::tracks::{Device, DeviceProcess, Figure, HostProcess, Missing, TrackSummary};
+use crate::model::containers::GrowingContainer;
+use crate::model::facts::Line;
 use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
 use crate::model::track::{TrackKind, throttle_names};
@@ -195,6 +197,24 @@ pub struct MemoryGrowth {
     pub per_step: Option<Rate>,
     /// Bytes for each epoch; null where none was complete.
     pub per_epoch: Option<Rate>,
+    /// The list or dictionary that holds at least half of it; null if none is known.
+    pub container: Option<GrowingContainer>,
+    /// The line that raised at least half of it; of a worker that copies what it shared, the line
+    /// that its main thread ran for longest. Null if a container is known, or no line is.
+    pub line: Option<GrowthLine>,
+    /// Whether it is memory that the process shared with its parent, and copies when it touches it.
+    pub copied: bool,
+    /// The share of the growth that the container or line explains, about 1 if it is all of it;
+    /// null for what is copied.
+    pub explained: Option<f64>,
+}
+
+/// A line of code.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct GrowthLine {
+    pub file: String,
+    pub line: u32,
+    pub function: String,
 }
 
 /// The devices of a profile.
@@ -289,10 +309,34 @@ fn host_use(profile: &Profile, analysis: &Analysis, process: &HostProcess) -> Ho
             per_second: growth.per_second,
             per_step: growth.per_step,
             per_epoch: growth.per_epoch,
+            container: match &growth.cause {
+                Some(Cause::Container(container, _)) => Some(container.clone()),
+                _ => None,
+            },
+            line: match &growth.cause {
+                Some(Cause::Line(line, _) | Cause::Copied(Some((line, _)))) => {
+                    growth_line(profile, *line)
+                }
+                _ => None,
+            },
+            copied: matches!(growth.cause, Some(Cause::Copied(_))),
+            explained: growth.cause.as_ref().and_then(|cause| match cause {
+                Cause::Container(_, share) | Cause::Line(_, share) => Some(*share),
+                Cause::Copied(_) => None,
+            }),
         }),
         disk_read_bytes: figure(TrackKind::DiskRead).map(|figure| figure.total),
         disk_written_bytes: figure(TrackKind::DiskWritten).map(|figure| figure.total),
     }
+}
+
+fn growth_line(profile: &Profile, (function, line): Line) -> Option<GrowthLine> {
+    let function = profile.function(function)?;
+    Some(GrowthLine {
+        file: function.file.clone(),
+        line,
+        function: function.name.clone(),
+    })
 }
 
 fn gpu(profile: &Profile, device: &Device) -> Gpu {

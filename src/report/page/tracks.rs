@@ -85,9 +85,10 @@ fn limits(profile: &Profile) -> Vec<Figure> {
         .collect()
 }
 
-/// Whether a value holds until the next reading.
+/// Whether a value holds until the next reading. What samples show of memory is drawn from the
+/// regular readings.
 fn is_setting(kind: TrackKind) -> bool {
-    kind.is_occasional() && kind.unit() == TrackUnit::Bytes
+    kind.is_occasional() && kind.unit() == TrackUnit::Bytes && kind != TrackKind::SampledAnonymous
 }
 
 /// From the start to the first reading its value, since both are of one round; then each until the

@@ -1,6 +1,7 @@
 //! State of a process between polls.
 
 use super::account::TimePoint;
+use super::memory::ResidentReadings;
 use super::thread::{Backoff, LastPoll, TracedThread};
 use crate::model::frame::Partial;
 use crate::model::ids::{ProcessId, ThreadId};
@@ -66,6 +67,7 @@ pub(super) struct TracedProcess {
     /// Interpreter discovery has ended, with or without a result.
     pub(super) discovery_done: bool,
     pub(super) execs: Execs,
+    pub(super) resident: ResidentReadings,
 }
 
 impl TracedProcess {
@@ -116,6 +118,7 @@ impl TracedProcess {
             named_ns: 0,
             discovery_done: false,
             execs: Execs::default(),
+            resident: ResidentReadings::new(pid),
         }
     }
 

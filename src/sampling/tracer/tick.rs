@@ -73,6 +73,7 @@ impl Tracer {
         self.accounted_to = self.accounted_to.after(tick);
         running.extend(running_threads(&candidates));
         self.capture_candidates(candidates, tick, CandidateGroup::Others);
+        self.read_memory(tick);
         self.charge_longest_stop();
         let wake_cpu = &mut self.decide.wake_cpu;
         if wake_cpu.choose_cpu(&self.processes, &running, tick) {
@@ -108,6 +109,7 @@ impl Tracer {
         }
         let running = running_threads(&candidates);
         self.capture_candidates(candidates, tick, CandidateGroup::Trainers);
+        self.read_memory(tick);
         if self.decide.wake_cpu.shares_trainer_cpu() {
             self.capture.update_priority(PriorityEvent::TrainersRead);
             self.decide.wake_cpu.leave_trainer_cpu();

@@ -9,6 +9,7 @@ use crate::os::clock::{monotonic_ns, process_cpu_ns};
 use crate::os::host::{CpuGroups, affinity_cpus};
 use crate::python::discover::DiscoverError;
 use crate::sampling::fallback::{Finding, Order};
+use crate::sampling::held_reader::Watch;
 use crate::sampling::image::{ProcessImage, Python, torch_versions};
 use crate::sampling::keeper::{KeeperEvent, has_same_image};
 use crate::sampling::raw::RawSample;
@@ -75,6 +76,7 @@ impl Worker {
     pub(super) fn take_left_out(&mut self, id: ProcessId, note: String) {
         self.images.remove(&id);
         let _ = self.fallback.orders.send(Order::Forget(id));
+        let _ = self.inbox.held.watch.send(Watch::End(id));
         if let Some(process) = self.tables.processes.get_mut(id.index()) {
             process.note = note;
             process.last_seen_ns = monotonic_ns();
@@ -103,6 +105,7 @@ impl Worker {
         if let Some(process) = self.tables.processes.get(id.index()) {
             let image = ProcessImage::new(process.pid, self.store.clone());
             self.images.insert(id, image);
+            let _ = self.inbox.held.watch.send(Watch::End(id));
             // The receiver is gone once the session ends.
             let _ = self.fallback.orders.send(Order::Forget(id));
         }
@@ -165,6 +168,9 @@ impl Worker {
             Python::Found(interpreter) => {
                 process.python.clone_from(&interpreter.version_text);
                 process.note.clear();
+                let watch = Watch::Begin(id, pid, interpreter.clone());
+                // Its thread may not have started.
+                let _ = self.inbox.held.watch.send(watch);
                 let interpreter = Some(interpreter.clone());
                 let _ = self.events.send(KeeperEvent::Image {
                     pid,

@@ -27,11 +27,15 @@ impl Worker {
             self.symbols.wait(SYMBOL_PATIENCE);
             self.forget_all_progress();
         }
+        while let Ok(fact) = self.inbox.held.facts.try_recv() {
+            self.progress.condition(fact.process, fact.name, fact.value);
+        }
         of_session.index = self.next_segment;
         of_session.samples = std::mem::take(&mut self.samples);
         let sideband = &mut of_session.sideband;
         (sideband.points, sideband.conditions) = self.progress.take();
-        sideband.tracks = self.take_tracks(of_session.last);
+        let of_tracer = std::mem::take(&mut sideband.tracks);
+        sideband.tracks = self.take_tracks(of_tracer, of_session.last);
         sideband.clocks.push(clock_pair());
         self.next_segment += 1;
         let changed: Vec<ProcessId> = self.changed.drain().collect();

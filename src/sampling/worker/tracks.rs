@@ -12,10 +12,19 @@ impl Worker {
     pub(super) fn publish_targets(&self) {
         let all = self.tables.processes.iter();
         let living = all.filter(|info| !info.exited && !info.is_left_out());
-        self.tracks.tell(living.map(sampled).collect());
+        let is_forked = |info: &ProcessInfo| {
+            let mut all = self.tables.processes.iter();
+            all.any(|other| other.pid == info.parent_pid && other.exe == info.exe)
+        };
+        let sampled = living.map(|info| Sampled {
+            is_forked: is_forked(info),
+            ..sampled(info)
+        });
+        self.tracks.tell(sampled.collect());
     }
 
-    pub(super) fn take_tracks(&mut self, last: bool) -> CounterTracks {
+    /// What was collected since the last call, with `of_tracer`, its own readings.
+    pub(super) fn take_tracks(&mut self, of_tracer: CounterTracks, last: bool) -> CounterTracks {
         self.publish_targets();
         let collected = if last {
             self.tracks.take_last()
@@ -23,11 +32,12 @@ impl Worker {
             self.tracks.take()
         };
         let ended = self.inbox.control.take_ended();
-        if ended.is_empty() {
+        if ended.is_empty() && of_tracer.is_empty() {
             return collected;
         }
         let mut merger = TrackMerger::default();
         merger.add(&collected);
+        merger.add(&of_tracer);
         ended.iter().for_each(|end| merger.add(&self.end_of(end)));
         merger.finish()
     }
@@ -72,6 +82,7 @@ fn sampled(info: &ProcessInfo) -> Sampled {
         pid: info.pid,
         name: name_of(info),
         has_cuda: info.has_cuda,
+        is_forked: false,
         visible,
     }
 }

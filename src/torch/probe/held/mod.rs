@@ -6,12 +6,15 @@
 //! for the first tensor that covers it (`extents`). Nothing is stopped: a tensor that changes
 //! meanwhile is read again, and one that cannot be read is counted as such, never estimated.
 
+mod containers;
 mod extents;
 mod objects;
 mod pages;
 mod roots;
 mod tensors;
 mod walk;
+
+pub use containers::{Containers, Reading, read_containers};
 
 use crate::memory::Memory;
 use crate::model::held::{
@@ -55,7 +58,7 @@ pub fn read_held(
     counted.count(walked.wanted, &mut objects);
     let mut held = counted.held;
     held.uncovered_bytes = counted.extents.uncovered();
-    held.cut = objects.cut();
+    held.cut = objects.cut().map(Into::into);
     held.read_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
     Some(held)
 }
@@ -144,7 +147,7 @@ impl Counted {
         self.names.entry(key).or_insert_with(|| wanted.name.clone());
         let part = HeldPart {
             holding: wanted.holding,
-            dtype: extent.dtype,
+            dtype: extent.dtype.into(),
             device,
             bytes,
             tensors: 1,
@@ -168,12 +171,12 @@ impl Counted {
         let reason = why.reason();
         let unread = &mut self.held.unread;
         let holding = wanted.holding;
-        let is_same = |each: &&mut UnreadTensors| (each.holding, each.reason) == (holding, reason);
+        let is_same = |each: &&mut UnreadTensors| each.holding == holding && each.reason == reason;
         match unread.iter_mut().find(is_same) {
             Some(known) => known.tensors += 1,
             None => unread.push(UnreadTensors {
                 holding,
-                reason,
+                reason: reason.into(),
                 tensors: 1,
                 first: wanted.name.clone(),
             }),

@@ -5,7 +5,7 @@ use super::pages::Pages;
 use crate::memory::Memory;
 use crate::python::dicts::{Entry, InstanceDict, TypeFacts, read_entries, read_table, read_type};
 use crate::python::discover::Interpreter;
-use crate::python::layout::objects::{CELL_CONTENTS, LENGTH, LIST_ITEMS};
+use crate::python::layout::objects::{CELL_CONTENTS, DICT_USED, LENGTH, LIST_ITEMS};
 use crate::python::objects::{ObjectError, read_str};
 use crate::torch::rules::modules::BASE;
 use crate::torch::rules::progress::OPTIMIZER;
@@ -20,10 +20,16 @@ pub(super) const MAX_ENTRIES: usize = 1 << 18;
 const MAX_ATTRIBUTES: usize = 4096;
 /// Maximum number of objects that are opened.
 const MAX_OPENED: usize = 1 << 18;
+/// Longer texts are not plausible, bytes.
+const MAX_TEXT: u64 = 1 << 40;
 /// Maximum length of a name, bytes.
 const MAX_NAME: usize = 256;
 /// `PyMethodObject.im_self`. Include/cpython/classobject.h of 3.10 to 3.15.
 const METHOD_SELF: u32 = 24;
+/// `func_defaults` and `func_closure` of `PyFunctionObject`, tuples or null.
+/// Include/cpython/funcobject.h of 3.10 to 3.15.
+const FUNCTION_DEFAULTS: u32 = 56;
+const FUNCTION_CLOSURE: u32 = 72;
 /// Classes whose attributes lead to no tensors of a trainer.
 const IGNORED: &[&str] = &[
     "module",
@@ -198,6 +204,48 @@ impl<'a> Objects<'a> {
         Ok(words
             .filter_map(|word| Some(u64::from_le_bytes(word.try_into().ok()?)))
             .collect())
+    }
+
+    /// Number of items of a list or of entries of a dictionary.
+    pub(super) fn length(&mut self, object: u64) -> Option<u64> {
+        let field = match self.class(object) {
+            Class::List => LENGTH,
+            Class::Dict => DICT_USED,
+            _ => return None,
+        };
+        let place = object.wrapping_add(self.interpreter.layout.objects.at(field));
+        self.memory.read_u64(place).ok()
+    }
+
+    /// Length of a `str`, `bytes` or `bytearray`.
+    pub(super) fn text_length(&self, object: u64) -> u64 {
+        let place = object.wrapping_add(self.interpreter.layout.objects.at(LENGTH));
+        self.memory.read_u64(place).unwrap_or(0).min(MAX_TEXT)
+    }
+
+    /// The last `most` items of a list, or values of a dictionary.
+    pub(super) fn last_items(&mut self, object: u64, most: usize) -> Vec<u64> {
+        let mut items = match self.class(object) {
+            Class::List => self.items(object, MAX_ENTRIES).unwrap_or_default(),
+            Class::Dict => {
+                let entries = self.entries(object, MAX_ENTRIES).unwrap_or_default();
+                entries.iter().map(|entry| entry.value).collect()
+            }
+            _ => Vec::new(),
+        };
+        items.split_off(items.len().saturating_sub(most))
+    }
+
+    /// The default arguments and the cells of a function.
+    pub(super) fn kept_by_function(&self, object: u64) -> Vec<u64> {
+        let layout = &self.interpreter.layout.objects;
+        let field = |field: u32| self.memory.read_u64(object.wrapping_add(layout.at(field)));
+        let fields = [FUNCTION_DEFAULTS, FUNCTION_CLOSURE].map(field);
+        fields
+            .into_iter()
+            .flatten()
+            .filter(|&word| word != 0)
+            .collect()
     }
 
     /// The object in a cell, or that a method is bound to; 0 if there is none.

@@ -13,6 +13,7 @@ use crate::torch::rules::modules::CHILDREN;
 use crate::torch::rules::progress::{GROUPS, STATES, is_library};
 use crate::torch::rules::tensors::{MODULE_BUFFERS, MODULE_PARAMETERS};
 use rustc_hash::FxHashSet;
+use std::rc::Rc;
 
 /// Maximum number of frames of a thread.
 const MAX_FRAMES: usize = 256;
@@ -33,6 +34,28 @@ const MAIN: &str = "__main__";
 pub(super) struct Reached {
     pub(super) object: u64,
     pub(super) name: String,
+    /// Where the variable is.
+    pub(super) scope: Rc<Scope>,
+}
+
+/// A function with its local variables, or a module with its global ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Scope {
+    pub(super) file: String,
+    /// Empty for a module.
+    pub(super) function: String,
+    pub(super) first_line: u32,
+}
+
+impl Reached {
+    /// An object that this one leads to.
+    pub(super) fn to(&self, object: u64, name: String) -> Self {
+        Self {
+            object,
+            name,
+            scope: Rc::clone(&self.scope),
+        }
+    }
 }
 
 /// Modules and optimizers, nearest first.
@@ -68,30 +91,42 @@ pub(super) fn find(states: &[u64], objects: &mut Objects<'_>) -> Roots {
 }
 
 fn visit(reached: Reached, objects: &mut Objects<'_>, roots: &mut Roots, next: &mut Vec<Reached>) {
-    let Reached { object, name } = &reached;
+    let class = objects.class(reached.object);
+    expand(&reached, class, objects, MAX_ITEMS, next);
+    match class {
+        Class::Module => roots.modules.push(reached),
+        Class::Optimizer => roots.optimizers.push(reached),
+        _ => {}
+    }
+}
+
+/// Adds what an object leads to, of containers the first `most` items.
+pub(super) fn expand(
+    reached: &Reached,
+    class: Class,
+    objects: &mut Objects<'_>,
+    most: usize,
+    next: &mut Vec<Reached>,
+) {
+    let Reached { object, name, .. } = reached;
     let object = *object;
-    let class = objects.class(object);
     match class {
         Class::Tensor | Class::Other => {}
-        Class::Cell | Class::Method => next.push(Reached {
-            object: objects.inner(object, class),
-            name: name.clone(),
-        }),
+        Class::Cell | Class::Method => {
+            next.push(reached.to(objects.inner(object, class), name.clone()));
+        }
         Class::List | Class::Tuple => {
-            let items = objects.items(object, MAX_ITEMS).unwrap_or_default();
-            next.extend((0..).zip(items).map(|(at, object): (usize, u64)| Reached {
-                object,
-                name: format!("{name}[{at}]"),
-            }));
+            let items = objects.items(object, most).unwrap_or_default();
+            let items = (0..).zip(items);
+            next.extend(
+                items.map(|(at, object): (usize, u64)| reached.to(object, format!("{name}[{at}]"))),
+            );
         }
         Class::Dict => {
-            let entries = objects.entries(object, MAX_ITEMS).unwrap_or_default();
+            let entries = objects.entries(object, most).unwrap_or_default();
             for entry in entries {
                 let key = objects.name(entry.key);
-                next.push(Reached {
-                    object: entry.value,
-                    name: format!("{name}[{key}]"),
-                });
+                next.push(reached.to(entry.value, format!("{name}[{key}]")));
             }
         }
         Class::Module | Class::Optimizer | Class::Instance => {
@@ -101,26 +136,18 @@ fn visit(reached: Reached, objects: &mut Objects<'_>, roots: &mut Roots, next: &
                 if class != Class::Instance && READ_AS_SUCH.contains(&&*attribute) {
                     continue;
                 }
-                next.push(Reached {
-                    object: entry.value,
-                    name: format!("{name}.{attribute}"),
-                });
-            }
-            match class {
-                Class::Module => roots.modules.push(reached),
-                Class::Optimizer => roots.optimizers.push(reached),
-                _ => {}
+                next.push(reached.to(entry.value, format!("{name}.{attribute}")));
             }
         }
     }
 }
 
 /// The variables of frames, root first, and of the modules that the user's functions are from.
-fn starts(states: &[u64], objects: &mut Objects<'_>) -> Vec<Reached> {
+pub(super) fn starts(states: &[u64], objects: &mut Objects<'_>) -> Vec<Reached> {
     let (interpreter, memory) = (objects.interpreter, objects.memory);
     let mut codes = CodeCache::new(interpreter);
     let (mut own, mut of_libraries) = (Vec::new(), Vec::new());
-    let mut globals: Vec<u64> = Vec::new();
+    let mut globals: Vec<(u64, Rc<Scope>)> = Vec::new();
     for &state in states {
         let mut stack = PythonStack::default();
         // What was read of an incomplete stack is used, too.
@@ -130,38 +157,50 @@ fn starts(states: &[u64], objects: &mut Objects<'_>) -> Vec<Reached> {
             let Ok(code) = codes.get(frame.code_address) else {
                 continue;
             };
-            let found = variables(frame, objects);
-            match is_library(&code.info.file) {
+            let scope = Rc::new(Scope {
+                file: code.info.file.clone(),
+                function: code.info.name.clone(),
+                first_line: code.info.first_line,
+            });
+            let is_library = is_library(&scope.file);
+            let module = Rc::new(Scope {
+                file: scope.file.clone(),
+                ..Scope::default()
+            });
+            let found = variables(frame, &scope, objects);
+            match is_library {
                 true => of_libraries.extend(found),
                 false => {
                     own.extend(found);
-                    globals.extend(globals_of(frame, objects));
+                    globals.extend(globals_of(frame, objects).map(|dict| (dict, module)));
                 }
             }
         }
     }
     let mut names = FxHashSet::default();
-    for dict in globals.into_iter().filter(|&dict| names.insert(dict)) {
+    for (dict, scope) in globals.into_iter().filter(|(dict, _)| names.insert(*dict)) {
         let entries = objects.entries(dict, MAX_GLOBALS).unwrap_or_default();
-        own.extend(named(entries, objects));
+        own.extend(named(entries, &scope, objects));
     }
     let main = read_module(interpreter, MAIN, memory);
-    own.extend(named(main.ok().flatten().unwrap_or_default(), objects));
+    let main = main.ok().flatten().unwrap_or_default();
+    own.extend(named(main, &Rc::default(), objects));
     own.extend(of_libraries);
     own
 }
 
-fn named(entries: Vec<Entry>, objects: &mut Objects<'_>) -> Vec<Reached> {
+fn named(entries: Vec<Entry>, scope: &Rc<Scope>, objects: &mut Objects<'_>) -> Vec<Reached> {
     let entries = entries.into_iter();
     entries
         .map(|entry| Reached {
             object: entry.value,
             name: objects.name(entry.key).to_string(),
+            scope: Rc::clone(scope),
         })
         .collect()
 }
 
-fn variables(frame: &PythonFrame, objects: &Objects<'_>) -> Vec<Reached> {
+fn variables(frame: &PythonFrame, scope: &Rc<Scope>, objects: &Objects<'_>) -> Vec<Reached> {
     let (interpreter, memory) = (objects.interpreter, objects.memory);
     let names = variable_names(interpreter, frame.code_address, memory).unwrap_or_default();
     let found = read_variables(interpreter, frame, &names, memory, |_| true);
@@ -170,6 +209,7 @@ fn variables(frame: &PythonFrame, objects: &Objects<'_>) -> Vec<Reached> {
         .map(|variable| Reached {
             object: variable.object,
             name: variable.name,
+            scope: Rc::clone(scope),
         })
         .collect()
 }
