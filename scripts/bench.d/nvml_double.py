@@ -14,8 +14,9 @@ LONG_CALL = "a call of the driver took long"
 
 
 def library():
-    """The library, beside the torchspy that is measured or in this checkout's release build."""
-    beside = os.path.join(os.path.dirname(os.path.realpath(profilers.torchspy_path())), "libnvml_double.so")
+    """The library, in $TORCHSPY_DOUBLES, beside the torchspy that is measured, or in this checkout's release build."""
+    folder = os.environ.get("TORCHSPY_DOUBLES") or os.path.dirname(os.path.realpath(profilers.torchspy_path()))
+    beside = os.path.join(folder, "libnvml_double.so")
     return beside if os.path.exists(beside) else os.path.join(ROOT, "target", "release", "libnvml_double.so")
 
 

@@ -25,10 +25,6 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 # These compare what torchspy read with clocks of the target, count what polls may miss, or fill the
 # machine: another binary beside them would be measured, too, or they would starve it.
 ALONE = re.compile(r"^(cuda|gpu|loaded|torch_polled|waits_live)$")
-# Live sampling: these run again with the other engine, which TORCHSPY_ENGINE makes the default of
-# every torchspy that they start.
-AGAIN = re.compile(r"^(harm|sampling)$")
-OTHER_ENGINE = {"TORCHSPY_ENGINE": "perf"}
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
 # Seconds of each binary in the last run: the longest begin first, so that none of them runs alone
 # at the end.
@@ -97,21 +93,11 @@ def defaults():
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
-def has_perf_events(torchspy):
-    """Whether the kernel lets torchspy open perf events; says why not."""
-    told = subprocess.run([torchspy, "doctor"], stdout=subprocess.PIPE, text=True).stdout
-    line = next((line for line in told.splitlines() if "perf events" in line), told)
-    if not line.startswith("ok"):
-        print(f"skipped: live tests with --engine perf: {line}", flush=True)
-        return False
-    return True
-
-
-def run(name, path, limit, variables=None):
-    """Runs one binary, with more variables in its environment; its output, and whether it passed."""
+def run(name, path, limit):
+    """Runs one binary; its output, and whether it passed."""
     started = time.monotonic()
     mark = f"TORCHSPY_TEST={os.getpid()}-{name}"
-    environment = {**os.environ, "CARGO_MANIFEST_DIR": ROOT, **dict([mark.split("=")]), **(variables or {})}
+    environment = {**os.environ, "CARGO_MANIFEST_DIR": ROOT, **dict([mark.split("=")])}
     # A file, and no pipe: what is left running would keep a pipe open.
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
@@ -166,9 +152,6 @@ def main():
         tasks = [pool.submit(run, name, binaries[name], arguments.limit) for name in chosen if not ALONE.search(name)]
         results = [task.result() for task in tasks]
     results += [run(name, binaries[name], arguments.limit) for name in chosen if ALONE.search(name)]
-    again = [name for name in chosen if AGAIN.search(name)]
-    if again and has_perf_events(os.path.join(ROOT, "target", "debug", "torchspy")):
-        results += [run(f"{name}, engine perf", binaries[name], arguments.limit, OTHER_ENGINE) for name in again]
     seconds.update({one["name"]: round(one["seconds"], 1) for one in results})
     with open(SECONDS, "w", encoding="utf-8") as file:
         json.dump(seconds, file, indent=1, sort_keys=True)

@@ -3,7 +3,8 @@
 
 use crate::faults::{
     How, PATIENCE, Recorded, Recorder, TORCHSPY, Target, any_python, assert_error, compiled,
-    faults_can_be_made, output_of, program, python, run, seconds_with, tracer_of, wait_until,
+    faults_can_be_made, output_of, perf_events_work, program, python, run, seconds_with, tracer_of,
+    wait_until,
 };
 use serde_json::Value;
 use std::fs;
@@ -320,16 +321,6 @@ fn engine_perf_stops_nothing() {
         hashes.contains("py hash_without_gil (") && hashes.contains("\n    na "),
         "{hashes}"
     );
-}
-
-/// Whether the kernel lets us open perf events; prints a skip if it does not.
-fn perf_events_work() -> bool {
-    let doctor = run(&["doctor"]).stdout;
-    let works = doctor.contains("ok      perf events");
-    if !works {
-        println!("skipped: --engine perf: {doctor}");
-    }
-    works
 }
 
 /// No stop, and no tracer at any of thousands of polls; Python frames of what runs, native ones of

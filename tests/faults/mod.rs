@@ -453,6 +453,16 @@ pub struct Output {
     pub stderr: String,
 }
 
+/// Whether the kernel lets us open perf events; prints a skip if it does not.
+pub fn perf_events_work() -> bool {
+    let doctor = run(&["doctor"]).stdout;
+    let works = doctor.contains("ok      perf events");
+    if !works {
+        println!("skipped: --engine perf: {doctor}");
+    }
+    works
+}
+
 /// Runs torchspy.
 pub fn run(arguments: &[&str]) -> Output {
     output_of(Command::new(TORCHSPY).args(arguments))

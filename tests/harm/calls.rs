@@ -2,7 +2,8 @@
 //! take a setuid program's privileges.
 
 use crate::faults::{
-    How, Recorded, Recorder, TORCHSPY, Target, any_python, compiled, output_of, program,
+    How, Recorded, Recorder, TORCHSPY, Target, any_python, compiled, output_of, perf_events_work,
+    program,
 };
 use crate::so_far;
 use nix::sys::signal::{Signal, kill};
@@ -17,14 +18,14 @@ type Counts = Vec<(String, [u64; 3])>;
 
 /// Kinds of calls of `calls_cut_short.c`, with what became of them under a recorder: calls, EINTRs,
 /// and less than was asked for.
-fn count_calls(seconds: &str, kinds: &[&str]) -> Option<(Counts, Recorded)> {
+fn count_calls(seconds: &str, kinds: &[&str], engine: &str) -> Option<(Counts, Recorded)> {
     let counter = compiled("calls_cut_short.c")?;
     let words = [&[&*counter, seconds, "1000000", "300"], kinds].concat();
     let mut target = Target::start(&words);
     let recorder = Recorder::attach(
         target.pid(),
         How {
-            options: &["--rate", "1000", "--max-stopped", "off"],
+            options: &["--rate", "1000", "--max-stopped", "off", "--engine", engine],
             fault: None,
         },
     );
@@ -55,7 +56,7 @@ fn calls_that_end_with_eintr_are_left_running() {
         "semtimedop",
         "sigtimedwait",
     ];
-    let Some((counts, recorded)) = count_calls("1", &kinds) else {
+    let Some((counts, recorded)) = count_calls("1", &kinds, "ptrace") else {
         return;
     };
     let quality = &recorded.report()["quality"];
@@ -81,7 +82,7 @@ fn calls_that_end_with_eintr_are_left_running() {
 /// Those that the kernel begins anew never show a stop.
 #[test]
 fn calls_that_restart_show_nothing() {
-    let Some((counts, _)) = count_calls("1", &["nanosleep", "poll", "futex"]) else {
+    let Some((counts, _)) = count_calls("1", &["nanosleep", "poll", "futex"], "ptrace") else {
         return;
     };
     for (kind, [calls, interrupted, _]) in &counts {
@@ -93,7 +94,7 @@ fn calls_that_restart_show_nothing() {
 /// the thread is left alone.
 #[test]
 fn calls_that_fill_memory_are_left_running() {
-    let Some((counts, recorded)) = count_calls("1.5", &["getrandom", "dev_zero"]) else {
+    let Some((counts, recorded)) = count_calls("1.5", &["getrandom", "dev_zero"], "ptrace") else {
         return;
     };
     let quality = &recorded.report()["quality"];
@@ -114,7 +115,7 @@ fn calls_that_fill_memory_are_left_running() {
 #[test]
 fn transfers_are_left_running() {
     let kinds = ["pipe_write", "send", "recv_waitall"];
-    let Some((counts, recorded)) = count_calls("2", &kinds) else {
+    let Some((counts, recorded)) = count_calls("2", &kinds, "ptrace") else {
         return;
     };
     let mut cut = 0;
@@ -134,6 +135,40 @@ fn transfers_are_left_running() {
     );
     assert!(
         quality["calls_left_running"].as_u64().unwrap() > 100,
+        "{quality}"
+    );
+}
+
+/// The kernel's own samples end no call, of whatever kind, and none is left out for it.
+#[test]
+fn samples_of_the_kernel_end_no_call() {
+    if !perf_events_work() {
+        return;
+    }
+    let kinds = [
+        "recv_timeout",
+        "connect_timeout",
+        "epoll_wait",
+        "io_getevents",
+        "semtimedop",
+        "nanosleep",
+        "futex",
+        "getrandom",
+        "dev_zero",
+        "pipe_write",
+        "recv_waitall",
+    ];
+    let Some((counts, recorded)) = count_calls("1", &kinds, "perf") else {
+        return;
+    };
+    for (kind, [calls, interrupted, partial]) in &counts {
+        assert!(*calls > 0, "{kind}");
+        assert_eq!([*interrupted, *partial], [0, 0], "{kind}: of {calls}");
+    }
+    let quality = &recorded.report()["quality"];
+    assert_eq!(quality["stops"], 0, "{quality}");
+    assert!(
+        quality["captures"]["sampled"].as_u64().unwrap() > 1000,
         "{quality}"
     );
 }

@@ -190,7 +190,7 @@ impl Capture {
         let at = candidate.thread;
         let thread = &mut process.threads[at];
         let wanted = match thread.shared.roots.extent(thread.stack_pointer) {
-            // As deep again by a half: the copy cannot be continued.
+            // The thread may be deeper now; what is not copied is read later.
             Extent::Known(length) => length + length / 2,
             Extent::Unknown | Extent::Deeper(_) => MAX_STACK_COPY,
         };
