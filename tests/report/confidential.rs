@@ -479,7 +479,12 @@ fn json(folder: &Path, options: &[&str]) -> Value {
 }
 
 fn assert_figures_stay(folder: &Path) {
-    let (plain, hidden) = (json(folder, &[]), json(folder, &["--confidential"]));
+    let (mut plain, hidden) = (json(folder, &[]), json(folder, &["--confidential"]));
+    // What modules hold is full of names, and is left out.
+    for memory in plain["memory"].as_array_mut().unwrap() {
+        memory["held"] = Value::Null;
+        memory["held_at_s"] = Value::Null;
+    }
     assert_eq!(plain["verdict"]["cause"], hidden["verdict"]["cause"]);
     assert_eq!(plain["summary"], hidden["summary"]);
     assert_eq!(shape(&plain), shape(&hidden));

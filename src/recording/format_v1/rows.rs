@@ -44,6 +44,9 @@ impl<'a> Rows<ColumnReader<'a>> {
     }
 }
 
+/// Counts that are always written.
+const FIRST_COUNTS: usize = 5;
+
 /// Counts after [`Quality`]'s own row, at the end of a segment. A later torchspy may write more of
 /// them, and an earlier one wrote fewer.
 #[derive(Serialize, Deserialize)]
@@ -51,7 +54,7 @@ pub(super) struct WireCounts(Vec<u64>);
 
 impl WireCounts {
     pub(super) fn of(quality: &Quality) -> Self {
-        Self(vec![
+        let mut counts = vec![
             quality.calls_cut_short,
             quality.calls_left_running,
             quality.privileges_lost,
@@ -59,7 +62,12 @@ impl WireCounts {
             quality.skipped_for_turn,
             quality.python_later,
             quality.samples_missed,
-        ])
+        ];
+        // Those that were added later are written where there are any.
+        while counts.len() > FIRST_COUNTS && counts.last() == Some(&0) {
+            counts.pop();
+        }
+        Self(counts)
     }
 
     pub(super) fn fill(&self, quality: &mut Quality) {

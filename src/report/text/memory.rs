@@ -247,7 +247,12 @@ fn cause_statement(profile: &Profile, cause: &Cause) -> String {
             };
             format!(
                 "{} of it is held by {}, a {} {place}: it gets {items}, of {} each ({}), and none is removed",
-                percent(share.min(1.0)),
+                // Sizes of items that share memory add up to more.
+                if *share < 1.0 {
+                    percent(*share)
+                } else {
+                    "all".to_owned()
+                },
                 container.name,
                 container.class,
                 bytes(container.item_bytes.unwrap_or(0) as f64),
