@@ -163,7 +163,7 @@ impl KernelSampler {
     }
 
     /// Takes the newest sample, with its stack at the begin of `stack`, which grows as needed.
-    /// `None` if there is none, or of a program that does not run in the processor's 64-bit mode.
+    /// `None` without one, or if the program does not run in the processor's 64-bit mode.
     pub fn take(&mut self, stack: &mut Vec<u8>) -> Option<KernelSample> {
         let mut found = None;
         while let Some((record, kind)) = self.ring.next() {

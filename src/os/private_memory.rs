@@ -8,8 +8,8 @@
 
 use super::maps::parse_maps_where;
 use super::process_info::read_text;
+use super::resident::{PRESENT, page_bytes};
 use super::threads::living_task;
-use nix::unistd::{SysconfVar, sysconf};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -18,8 +18,7 @@ const MAX_MAPS: u64 = 1 << 20;
 /// Parts of the page table that are read, and entries of each.
 const PARTS: u64 = 512;
 const PART: u64 = 64;
-/// Bits of an entry: the page is present; it is mapped once only.
-const PRESENT: u64 = 1 << 63;
+/// Bit of an entry: the page is mapped once only.
 const EXCLUSIVE: u64 = 1 << 56;
 
 /// Bytes of anonymous memory that only this process maps, an estimate from at most 32,768 pages.
@@ -30,10 +29,7 @@ pub fn private_memory(pid: i32) -> Option<u64> {
     if maps.len() as u64 >= MAX_MAPS {
         return None;
     }
-    let page = sysconf(SysconfVar::PAGE_SIZE)
-        .ok()
-        .flatten()?
-        .unsigned_abs();
+    let page = page_bytes();
     let table = File::open(format!("/proc/{task}/pagemap")).ok()?;
     let mappings = parse_maps_where(maps.as_bytes(), |mapping| {
         mapping.inode == 0 && mapping.writable && !mapping.shared

@@ -1,10 +1,10 @@
 //! A process's use of its host: memory, storage, network, from /proc.
 
 use super::process_info::read_text;
+use super::resident::page_bytes;
 use super::threads::{ProcFile, living_task};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
-use nix::unistd::{SysconfVar, sysconf};
 use std::time::Duration;
 
 /// Longest of the files that are read here: a line for each network interface.
@@ -54,10 +54,7 @@ impl ResidentFile {
 }
 
 fn parse_statm(text: &str) -> Option<Resident> {
-    let page = sysconf(SysconfVar::PAGE_SIZE)
-        .ok()
-        .flatten()?
-        .unsigned_abs();
+    let page = page_bytes();
     let mut fields = text.split_ascii_whitespace().skip(1);
     let mut bytes = || fields.next()?.parse::<u64>().ok()?.checked_mul(page);
     let (all, shared) = (bytes()?, bytes()?);

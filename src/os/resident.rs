@@ -21,7 +21,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::LazyLock;
 
 /// Bits of a pagemap entry: the page is present; it is in swap.
-const PRESENT: u64 = 1 << 63;
+pub(super) const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 /// Pages per read of the page table.
 const BATCH: usize = 64;

@@ -16,8 +16,8 @@ use torchspy::report::text::{By, Detail, TextOptions, render_summary};
 const READING_NS: u64 = 500_000_000;
 const SECONDS: u64 = 60;
 
-/// A trainer and a worker of a minute, with the anonymous memory of both.
-fn job(trainer: impl Fn(f64) -> f64, worker: impl Fn(f64) -> f64) -> String {
+/// A trainer and a worker, of a minute.
+fn trainer_and_worker() -> Builder {
     let mut builder = Builder::trainer();
     builder.ticks(0, 100 * SECONDS, S::Running, &[user("main", 90)]);
     let process = builder.process(110, 100, &["python", "train.py"]);
@@ -28,6 +28,12 @@ fn job(trainer: impl Fn(f64) -> f64, worker: impl Fn(f64) -> f64) -> String {
         S::Running,
         &fetch(&[user("load", 7)]),
     );
+    builder
+}
+
+/// The `MEMORY` lines of [`trainer_and_worker`] with the anonymous memory of both.
+fn job(trainer: impl Fn(f64) -> f64, worker: impl Fn(f64) -> f64) -> String {
+    let mut builder = trainer_and_worker();
     let mut put_all = |kind, pid, level: &dyn Fn(f64) -> f64| {
         let track = track(&mut builder, kind, None, pid);
         for at in (0..SECONDS * 1_000_000_000).step_by(READING_NS as usize) {
@@ -119,16 +125,7 @@ fn lists_that_explain_too_little_or_too_much_are_not_named() {
 /// A worker whose own memory stays as it is, and shares ever less of it with its trainer.
 #[test]
 fn a_worker_that_copies_what_it_shares_is_named_with_its_line() {
-    let mut builder = Builder::trainer();
-    builder.ticks(0, 100 * SECONDS, S::Running, &[user("main", 90)]);
-    let process = builder.process(110, 100, &["python", "train.py"]);
-    let thread = builder.thread(process, 110, "pt_data_worker", true);
-    builder.ticks(
-        thread,
-        100 * SECONDS,
-        S::Running,
-        &fetch(&[user("load", 7)]),
-    );
+    let mut builder = trainer_and_worker();
     for (kind, rate) in [(TrackKind::Anonymous, 0.0), (TrackKind::Private, 2e6)] {
         let track = track(&mut builder, kind, None, 110);
         for at in (0..SECONDS * 1_000_000_000).step_by(READING_NS as usize) {

@@ -99,7 +99,7 @@ impl Tracer {
             let candidate = candidates[index];
             if monotonic_ns() > until_ns {
                 self.quality.skipped_for_budget += 1;
-                self.defer_or_read(candidate);
+                self.defer_or_read(candidate, true);
                 continue;
             }
             let process = &mut self.processes[candidate.process];
@@ -115,7 +115,7 @@ impl Tracer {
                 Sampled::Missed => {
                     self.quality.samples_missed += 1;
                     match scope {
-                        Scope::All => self.defer_or_read(candidate),
+                        Scope::All => self.defer_or_read(candidate, true),
                         // It probably is in the kernel: the next sample would show what comes after
                         // that.
                         Scope::UserCode => self.read_without_sample(candidate),
@@ -139,8 +139,7 @@ impl Tracer {
         thread.stack_pointer = stack_pointer(&sample);
         // As of a stop that finds the thread blocked: a sample where it has just woken would
         // overstate the code after the sleep.
-        let first = slept && !candidate.sleeps_briefly;
-        if first && !std::mem::replace(&mut thread.blocked, true) {
+        if slept && thread.leaves_out_sleep(candidate.sleeps_briefly) {
             self.capture.put_back(sample);
             self.defer(candidate);
             return;
@@ -150,18 +149,6 @@ impl Tracer {
         let gils = gil.get(&index).unwrap_or(NOT_ASKED);
         gils.set(&mut sample.recorded, &thread.plan);
         self.forward(index, at, sample);
-    }
-
-    /// Defers the tick, unless the thread was deferred for so long that its Python frames alone are
-    /// better.
-    fn defer_or_read(&mut self, candidate: Candidate) {
-        let process = &self.processes[candidate.process];
-        let decide = &self.decide;
-        if decide.should_read_unstopped(process, candidate.thread, true) {
-            self.read_unstopped(candidate);
-        } else {
-            self.defer(candidate);
-        }
     }
 
     /// Reads the Python frames alone.

@@ -50,7 +50,7 @@ impl Tracer {
             if candidate.woke {
                 thread.state = ThreadState::Sleeping;
                 sample.recorded.syscall = syscall;
-            } else if !candidate.sleeps_briefly && !std::mem::replace(&mut thread.blocked, true) {
+            } else if thread.leaves_out_sleep(candidate.sleeps_briefly) {
                 self.capture.put_back(sample);
                 self.defer(candidate);
                 return stop_ns;

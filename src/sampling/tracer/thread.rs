@@ -206,6 +206,12 @@ impl TracedThread {
         wants
     }
 
+    /// Whether a sleep that began after the poll is left out: the first in a row, of a thread that
+    /// does not sleep briefly.
+    pub(super) fn leaves_out_sleep(&mut self, sleeps_briefly: bool) -> bool {
+        !sleeps_briefly && !std::mem::replace(&mut self.blocked, true)
+    }
+
     /// Takes over `now`; returns CPU and run queue time since the previous poll, ns.
     pub(super) fn advance(&mut self, now: SchedStat) -> (u64, u64) {
         let run_ns = now.run_ns.saturating_sub(self.last.run_ns);

@@ -403,8 +403,15 @@ impl Tracer {
     pub(super) fn skip(&mut self, candidate: Candidate) {
         let process = &self.processes[candidate.process];
         let is_outstanding = self.capture.is_outstanding_of(process.pid);
+        self.defer_or_read(candidate, is_outstanding);
+    }
+
+    /// Defers the tick, unless the thread was deferred for so long that its Python frames alone are
+    /// better. `waits`: it cannot be captured now, whatever the budget has left.
+    pub(super) fn defer_or_read(&mut self, candidate: Candidate, waits: bool) {
+        let process = &self.processes[candidate.process];
         let decide = &self.decide;
-        if decide.should_read_unstopped(process, candidate.thread, is_outstanding) {
+        if decide.should_read_unstopped(process, candidate.thread, waits) {
             self.read_unstopped(candidate);
         } else {
             self.defer(candidate);
