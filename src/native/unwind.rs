@@ -93,6 +93,13 @@ impl Unwinder {
         self.left_known_code
     }
 
+    /// Distance of `address` from the start of its function, by the unwind tables; `None` where
+    /// these do not have it.
+    pub fn offset_in_function(&self, modules: &LoadedModules, address: u64) -> Option<u64> {
+        let function = self.sites.function(modules, address)?;
+        address.checked_sub(function.start)
+    }
+
     /// Walks the stack of a thread with `registers`, leaf first, into `out`, which is cleared
     /// first.
     ///

@@ -1,6 +1,7 @@
 //! The operating system: the only module with libc, unsafe code and /proc.
 
 pub mod access;
+pub mod allocator;
 pub mod bell;
 pub mod clock;
 pub mod descriptors;

@@ -9,9 +9,9 @@
 
 use super::clock::monotonic_ns;
 use super::threads::living_task;
-use super::vm_read::{ProcessMemory, error_of};
+use super::vm_read::{MAX_VECTOR, ProcessMemory, error_of};
 use crate::arch::{Architecture, Machine};
-use crate::memory::{Memory, ReadError};
+use crate::memory::{Memory, ReadError, ReadRequest};
 use nix::sys::uio::RemoteIoVec;
 use nix::unistd::{SysconfVar, sysconf};
 use std::cell::{Cell, RefCell};
@@ -37,10 +37,11 @@ const MAX_KNOWN: usize = 256;
 /// How long a page that was present counts as present, ns. The frames of many threads that sleep
 /// alike lie in the same pages, and all of them are read one after the other.
 pub const RECENT_NS: u64 = 1_000_000;
-/// Number of pages that are remembered.
-const RECENT_PAGES: usize = 1024;
-/// Is the address of no page.
-const NO_PAGE: u64 = u64::MAX;
+/// Number of pages that are remembered, as a power of two: 64 KB for a process.
+const RECENT_BITS: u32 = 12;
+/// Spreads page numbers: stacks are mapped at equal distances (Knuth, The Art of Computer
+/// Programming, volume 3, 6.4: the golden ratio).
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Bytes of a page of this kernel, a power of two. On some machines they are 16 or 64 KB.
 pub(super) fn page_bytes() -> u64 {
@@ -84,13 +85,13 @@ pub struct ResidentMemory {
 #[derive(Debug)]
 struct RecentPages {
     /// Addresses, each at the place that its page number gives, and when they were looked up
-    /// (CLOCK_MONOTONIC). Those of no page are `NO_PAGE`.
-    pages: Box<[(u64, u64); RECENT_PAGES]>,
+    /// (CLOCK_MONOTONIC); zeros for none.
+    pages: Box<[(u64, u64)]>,
 }
 
 impl RecentPages {
     fn clear(&mut self) {
-        self.pages.fill((NO_PAGE, 0));
+        self.pages.fill((0, 0));
     }
 
     /// Whether all pages of a range were looked up at `since_ns` or later.
@@ -99,7 +100,7 @@ impl RecentPages {
         address < end
             && pages.into_iter().all(|page| {
                 let (known, seen_ns) = self.pages[Self::place(page)];
-                known == page && seen_ns >= since_ns
+                known == page && page != 0 && seen_ns >= since_ns
             })
     }
 
@@ -108,14 +109,16 @@ impl RecentPages {
     }
 
     fn place(page: u64) -> usize {
-        (page / page_bytes()) as usize % RECENT_PAGES
+        let number = page / page_bytes();
+        (number.wrapping_mul(SPREAD) >> (u64::BITS - RECENT_BITS)) as usize
     }
 }
 
 impl Default for RecentPages {
     fn default() -> Self {
         Self {
-            pages: Box::new([(NO_PAGE, 0); RECENT_PAGES]),
+            // Zeros take no memory before they are written.
+            pages: vec![(0, 0); 1 << RECENT_BITS].into_boxed_slice(),
         }
     }
 }
@@ -331,6 +334,34 @@ impl Memory for ResidentMemory {
         match self.read_vector(&[address], &mut [IoSliceMut::new(buffer)])? {
             read if read == wanted => Ok(()),
             _ => Err(ReadError::Unmapped(address)),
+        }
+    }
+
+    fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
+        let mut at = 0;
+        while at < requests.len() {
+            let end = requests.len().min(at + MAX_VECTOR);
+            let here = &mut requests[at..end];
+            let addresses: Vec<u64> = here.iter().map(|request| request.address).collect();
+            let mut buffers: Vec<IoSliceMut<'_>> = here
+                .iter_mut()
+                .map(|request| IoSliceMut::new(request.buffer))
+                .collect();
+            let read = self.read_vector(&addresses, &mut buffers);
+            let mut available = read.unwrap_or(0);
+            for request in here {
+                at += 1;
+                if request.buffer.len() > available {
+                    // The read ended here: the next one begins behind it.
+                    request.result = match read {
+                        Err(error @ (ReadError::Gone | ReadError::PermissionDenied)) => Err(error),
+                        _ => Err(ReadError::Unmapped(request.address)),
+                    };
+                    break;
+                }
+                available -= request.buffer.len();
+                request.result = Ok(());
+            }
         }
     }
 }

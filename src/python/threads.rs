@@ -2,7 +2,8 @@
 
 use super::discover::Interpreter;
 use super::layout::{GilLayout, GilPlace, MAX_THREAD};
-use crate::memory::{Memory, ReadError};
+use crate::memory::{Memory, ReadError, ReadRequest, read_those};
+use rustc_hash::FxHashMap;
 
 /// Maximum number of interpreters (main and sub).
 const MAX_INTERPRETERS: usize = 256;
@@ -50,13 +51,27 @@ pub fn read_threads(
     interpreter: &Interpreter,
     memory: &dyn Memory,
 ) -> Result<Vec<PythonThread>, ReadError> {
+    read_threads_again(interpreter, memory, &[])
+}
+
+/// The same with the addresses of thread `states` that were there before: they are read at once.
+///
+/// # Errors
+/// As [`read_threads`].
+pub fn read_threads_again(
+    interpreter: &Interpreter,
+    memory: &dyn Memory,
+    states: &[u64],
+) -> Result<Vec<PythonThread>, ReadError> {
+    let known = read_heads(interpreter, memory, states);
     let mut threads = Vec::new();
     for state in read_interpreters(interpreter, memory)? {
         let first = threads.len();
-        for _ in 0..ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
             let mut found = Vec::new();
-            let whole =
-                read_threads_of(interpreter, state, memory, MAX_THREADS - first, &mut found);
+            let known = (attempt == 0).then_some(&known);
+            let most = MAX_THREADS - first;
+            let whole = read_threads_of(interpreter, state, (memory, known), most, &mut found);
             if found.len() > threads.len() - first {
                 threads.truncate(first);
                 threads.append(&mut found);
@@ -82,9 +97,13 @@ pub fn read_newest_threads(
     let of_each = interpreters
         .iter()
         .map(|&state| (state, layout.interpreter.threads_head));
-    std::iter::once(head)
+    let places: Vec<u64> = std::iter::once(head)
         .chain(of_each)
-        .map(|(base, offset)| memory.read_u64(base.wrapping_add(offset.into())).ok())
+        .map(|(base, offset)| base.wrapping_add(offset.into()))
+        .collect();
+    let words = read_those(&places, memory).into_iter();
+    words
+        .map(|word| word.ok().map(u64::from_le_bytes))
         .collect()
 }
 
@@ -111,11 +130,49 @@ pub fn read_interpreters(
     Ok(states)
 }
 
-/// Whether the list was read to its end.
+/// The heads of thread states.
+struct Heads {
+    /// Where each is in `bytes`, by its address.
+    places: FxHashMap<u64, usize>,
+    bytes: Vec<u8>,
+    length: usize,
+}
+
+impl Heads {
+    fn get(&self, address: u64) -> Option<&[u8]> {
+        let start = *self.places.get(&address)?;
+        self.bytes.get(start..start + self.length)
+    }
+}
+
+fn read_heads(interpreter: &Interpreter, memory: &dyn Memory, states: &[u64]) -> Heads {
+    let length = interpreter.layout.thread_head() as usize;
+    let mut bytes = vec![0; length * states.len()];
+    let mut requests: Vec<ReadRequest<'_>> = states
+        .iter()
+        .zip(bytes.chunks_exact_mut(length))
+        .map(|(&address, buffer)| ReadRequest {
+            address,
+            buffer,
+            result: Ok(()),
+        })
+        .collect();
+    memory.read_many(&mut requests);
+    let read = requests.iter().enumerate();
+    let read = read.filter(|(_, request)| request.result.is_ok());
+    let places = read.map(|(at, request)| (request.address, at * length));
+    Heads {
+        places: places.collect(),
+        bytes,
+        length,
+    }
+}
+
+/// Whether the list was read to its end. `known` are heads of states that may be in it.
 fn read_threads_of(
     interpreter: &Interpreter,
     state: u64,
-    memory: &dyn Memory,
+    (memory, known): (&dyn Memory, Option<&Heads>),
     limit: usize,
     threads: &mut Vec<PythonThread>,
 ) -> bool {
@@ -131,11 +188,13 @@ fn read_threads_of(
     };
     let mut visited = rustc_hash::FxHashSet::default();
     while address != 0 {
-        if threads.len() >= limit
-            || !visited.insert(address)
-            || memory.read_exact(address, head).is_err()
-        {
+        if threads.len() >= limit || !visited.insert(address) {
             return false;
+        }
+        match known.and_then(|known| known.get(address)) {
+            Some(known) => head.copy_from_slice(known),
+            None if memory.read_exact(address, head).is_err() => return false,
+            None => {}
         }
         let field = |offset: u32| super::objects::u64_at(head, offset);
         // A state of another interpreter was freed and reused: the list has changed.
@@ -222,10 +281,15 @@ pub fn read_gil_holder(
     interpreter_state: u64,
     memory: &dyn Memory,
 ) -> GilState {
+    match read_gil_range(interpreter, interpreter_state, memory) {
+        Ok(range) => read_gil(interpreter, range, memory),
+        Err(_) => GilState::Unknown,
+    }
+}
+
+/// The holder of the lock whose memory is `range`.
+pub fn read_gil(interpreter: &Interpreter, range: GilRange, memory: &dyn Memory) -> GilState {
     let mut buffer = [0; 64];
-    let Ok(range) = read_gil_range(interpreter, interpreter_state, memory) else {
-        return GilState::Unknown;
-    };
     let Some(bytes) = buffer.get_mut(..range.length) else {
         return GilState::Unknown;
     };

@@ -31,6 +31,8 @@ pub(super) struct ReadPlan {
     /// Addresses of the thread's states in other interpreters.
     other_states: Vec<u64>,
     data_stack: Option<(u64, usize)>,
+    /// Memory of the GILs, where the next capture reads it, too.
+    pub(super) gils: Vec<(u64, usize)>,
     extras: Vec<(u64, usize)>,
     stack_bytes: usize,
     likely: LikelyStack,
@@ -197,11 +199,17 @@ impl Buffers {
 
     /// A buffer of at least `length` bytes.
     pub(super) fn take(&mut self, length: usize) -> Vec<u8> {
-        let mut buffer = self.of_length(length).0.pop().unwrap_or_default();
-        if buffer.len() < length {
-            buffer.resize(length, 0);
+        match self.of_length(length).0.pop() {
+            Some(mut buffer) => {
+                if buffer.len() < length {
+                    buffer.resize(length, 0);
+                }
+                buffer
+            }
+            // Zeros that no page is needed for before it is written to: at the first tick each
+            // thread gets a buffer for a stack of unknown depth.
+            None => vec![0; length],
         }
-        buffer
     }
 
     /// Grows the buffers to what the last capture used: page faults in torchspy's own buffers would
@@ -381,6 +389,7 @@ fn planned_ranges(
     let mut ranges = Vec::with_capacity(8 + plan.extras.len());
     if let (Some(interpreter), Some(state)) = (interpreter, plan.state_address) {
         ranges.push(state_range(interpreter, state));
+        ranges.extend_from_slice(&plan.gils);
         if let Some((start, used)) = plan.data_stack {
             let end = (start.saturating_add(used as u64)).next_multiple_of(PAGE);
             let length = (end.saturating_sub(start) as usize).min(MAX_DATA_STACK_BYTES);

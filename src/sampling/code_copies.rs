@@ -4,14 +4,12 @@
 use super::capture::Buffers;
 use super::raw::RawSample;
 use crate::arch::{Architecture, Machine};
-use crate::memory::SnapshotMemory;
+use crate::memory::{Memory, ReadRequest, SnapshotMemory};
+use crate::os::clock::monotonic_ns;
 use crate::os::resident::ResidentMemory;
-use crate::os::vm_read::MAX_VECTOR;
 use crate::python::code_fields::{CodeFields, CodePart};
 use crate::python::discover::Interpreter;
-use rustc_hash::{FxHashMap, FxHasher};
-use std::hash::Hasher;
-use std::io::IoSliceMut;
+use rustc_hash::FxHashMap;
 
 /// New code objects that are copied while their thread is stopped: three reads of some 5 us. The
 /// others are copied after it was resumed.
@@ -24,13 +22,16 @@ const LIKELY_BYTES: usize = 512;
 /// Maximum bytes of one part, and of all parts of one copy.
 const MAX_PART_BYTES: usize = 64 << 10;
 const MAX_COPY_BYTES: usize = 512 << 10;
-/// Maximum number of code objects that are remembered: 2 MB.
-const MAX_SEEN: usize = 1 << 17;
+/// Maximum number of code objects that are remembered: some 4 MB.
+const MAX_SEEN: usize = 1 << 15;
 const PAGE: u64 = Machine::PAGE_BYTES;
 
 /// After this many successive copies that found the same code object at an address, it is assumed
 /// to be permanent.
 const STAYS: u8 = 16;
+/// How long a permanent one is taken as it was when it was last read, ns: threads that wait alike
+/// have the same functions on their stacks, and most are still there at the next tick.
+const SURE_NS: u64 = 50_000_000;
 
 /// Which code objects of a process were copied, by address.
 #[derive(Debug, Default)]
@@ -39,13 +40,33 @@ pub(super) struct CodeCopies {
 }
 
 /// What was last copied from an address.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Copied {
-    /// Of the fields that stay the same while the code object lives.
-    digest: u64,
+    /// The fields that stay the same while the code object lives.
+    identity: Box<[u8]>,
     /// The address was reused for another code object: this many more copies are made while the
     /// thread is stopped.
     reused: u8,
+    /// Reads that found the same, up to [`STAYS`].
+    found_again: u8,
+    /// When it was last read, CLOCK_MONOTONIC.
+    read_ns: u64,
+}
+
+impl Copied {
+    fn is_sure(&self, now_ns: u64) -> bool {
+        self.reused == 0 && self.found_again == STAYS && now_ns < self.read_ns + SURE_NS
+    }
+
+    /// Whether a read at `now_ns` found the same code object.
+    fn is_still(&mut self, identity: &[u8], now_ns: u64) -> bool {
+        let is_same = *self.identity == *identity;
+        if is_same {
+            self.found_again = self.found_again.saturating_add(1).min(STAYS);
+            self.read_ns = now_ns;
+        }
+        is_same
+    }
 }
 
 impl CodeCopies {
@@ -87,7 +108,7 @@ impl CodeCopies {
 
     /// Copies the identifying fields of the known code objects, and all fields of those that have
     /// changed or were skipped. Called right after the thread was resumed, or was read without a
-    /// stop.
+    /// stop. Those that have long been the same are not read each time.
     pub(super) fn copy_rest(
         &mut self,
         interpreter: &Interpreter,
@@ -101,12 +122,25 @@ impl CodeCopies {
         codes.extend(frames.iter().map(|frame| frame.code_address));
         codes.sort_unstable();
         codes.dedup();
-        codes.retain(|&code| !fields.is_copied(code, &sample.codes));
+        let now_ns = monotonic_ns();
+        codes.retain(|&code| {
+            if fields.is_copied(code, &sample.codes) {
+                return false;
+            }
+            let Some(known) = self.seen.get(&code).filter(|known| known.is_sure(now_ns)) else {
+                return true;
+            };
+            let (address, length) = fields.identity(code);
+            let mut bytes = buffers.take(length);
+            bytes[..length].copy_from_slice(&known.identity);
+            sample.codes.insert_part(address, bytes, length);
+            false
+        });
         let wanted: Vec<_> = codes.iter().map(|&code| fields.identity(code)).collect();
         let mut other = Vec::new();
         for (code, (address, length), bytes) in read(memory, buffers, &codes, &wanted) {
-            let known = self.seen.get(&code);
-            if known.is_some_and(|known| known.digest == digest(&bytes[..length])) {
+            let known = self.seen.get_mut(&code);
+            if known.is_some_and(|known| known.is_still(&bytes[..length], now_ns)) {
                 sample.codes.insert_part(address, bytes, length);
             } else {
                 buffers.put_back(bytes);
@@ -142,7 +176,7 @@ impl CodeCopies {
                     parts.push(part);
                 }
             }
-            self.take_in(code, digest(fields.identity_in(head)));
+            self.take_in(code, fields.identity_in(head));
             copies.insert_part(address, bytes, length);
         }
         let (mut longer, mut lengths) = (Vec::new(), Vec::new());
@@ -165,14 +199,18 @@ impl CodeCopies {
 }
 
 impl CodeCopies {
-    fn take_in(&mut self, code: u64, digest: u64) {
-        let known = self.seen.get(&code).copied();
-        let reused = match known {
+    fn take_in(&mut self, code: u64, identity: &[u8]) {
+        let reused = match self.seen.get(&code) {
             None => 0,
-            Some(known) if known.digest == digest => known.reused.saturating_sub(1),
+            Some(known) if *known.identity == *identity => known.reused.saturating_sub(1),
             Some(_) => STAYS,
         };
-        self.seen.insert(code, Copied { digest, reused });
+        let copied = Copied {
+            identity: identity.into(),
+            reused,
+            ..Copied::default()
+        };
+        self.seen.insert(code, copied);
     }
 }
 
@@ -183,12 +221,6 @@ fn likely_length(part: CodePart) -> usize {
     LIKELY_BYTES.min(in_page).max(part.header)
 }
 
-fn digest(bytes: &[u8]) -> u64 {
-    let mut hasher = FxHasher::default();
-    hasher.write(bytes);
-    hasher.finish()
-}
-
 /// Reads `ranges` (address and length), each for the item of `of` with the same index, in as few
 /// system calls as possible. Ranges that are not mapped are skipped.
 fn read<T: Copy>(
@@ -197,36 +229,30 @@ fn read<T: Copy>(
     of: &[T],
     ranges: &[(u64, usize)],
 ) -> Vec<(T, (u64, usize), Vec<u8>)> {
+    let mut pieces: Vec<Vec<u8>> = ranges
+        .iter()
+        .map(|&(_, length)| buffers.take(length))
+        .collect();
+    let mut requests: Vec<ReadRequest<'_>> = ranges
+        .iter()
+        .zip(&mut pieces)
+        .map(|(&(address, length), piece)| ReadRequest {
+            address,
+            buffer: &mut piece[..length],
+            result: Ok(()),
+        })
+        .collect();
+    memory.read_many(&mut requests);
+    let is_read: Vec<bool> = requests
+        .iter()
+        .map(|request| request.result.is_ok())
+        .collect();
     let mut found = Vec::with_capacity(ranges.len());
-    let mut at = 0;
-    while at < ranges.len() {
-        let end = ranges.len().min(at + MAX_VECTOR);
-        let here = &ranges[at..end];
-        let addresses: Vec<u64> = here.iter().map(|&(address, _)| address).collect();
-        let mut pieces: Vec<Vec<u8>> = here
-            .iter()
-            .map(|&(_, length)| buffers.take(length))
-            .collect();
-        let mut slices: Vec<IoSliceMut<'_>> = here
-            .iter()
-            .zip(&mut pieces)
-            .map(|(&(_, length), piece)| IoSliceMut::new(&mut piece[..length]))
-            .collect();
-        let mut available = memory.read_vector(&addresses, &mut slices).unwrap_or(0);
-        drop(slices);
-        let mut is_complete = true;
-        for (piece, (&of, &range)) in pieces.into_iter().zip(of[at..].iter().zip(here)) {
-            is_complete &= range.1 <= available;
-            if is_complete {
-                available -= range.1;
-                found.push((of, range, piece));
-                at += 1;
-            } else {
-                buffers.put_back(piece);
-            }
+    for (((&of, &range), piece), is_read) in of.iter().zip(ranges).zip(pieces).zip(is_read) {
+        match is_read {
+            true => found.push((of, range, piece)),
+            false => buffers.put_back(piece),
         }
-        // The read ended at the first range that is not mapped: the next one begins after it.
-        at += usize::from(!is_complete);
     }
     found
 }
@@ -238,14 +264,32 @@ mod tests {
     #[test]
     fn an_address_that_was_used_again_is_copied_until_it_stays() {
         let mut copies = CodeCopies::default();
-        copies.take_in(8, 1);
+        copies.take_in(8, &[1]);
         assert_eq!(copies.seen[&8].reused, 0);
-        copies.take_in(8, 2);
+        copies.take_in(8, &[2]);
         assert_eq!(copies.seen[&8].reused, STAYS);
         for _ in 0..STAYS {
-            copies.take_in(8, 2);
+            copies.take_in(8, &[2]);
         }
         assert_eq!(copies.seen[&8].reused, 0);
+    }
+
+    #[test]
+    fn what_was_found_again_and_again_is_sure_for_a_while() {
+        let mut copied = Copied {
+            identity: [1].into(),
+            ..Copied::default()
+        };
+        for now_ns in 1..=u64::from(STAYS) {
+            assert!(!copied.is_sure(now_ns));
+            assert!(copied.is_still(&[1], now_ns));
+        }
+        let read_ns = u64::from(STAYS);
+        assert!(copied.is_sure(read_ns + SURE_NS - 1));
+        assert!(!copied.is_sure(read_ns + SURE_NS));
+        assert!(!copied.is_still(&[2], read_ns + 1));
+        copied.reused = 1;
+        assert!(!copied.is_sure(read_ns));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use super::worker::{Inbox, Worker};
 use crate::gpu::collector::{self, GpuOptions};
 use crate::model::segment::Segment;
 use crate::os::access::try_read_memory;
+use crate::os::allocator::give_back_large_blocks;
 use crate::os::descriptors::raise_limit;
 use crate::os::own_thread::{OwnThread, ask};
 use crate::os::perf_event::Scope;
@@ -218,6 +219,9 @@ impl Session {
             });
         }
         raise_limit();
+        if !options.once {
+            give_back_large_blocks();
+        }
         // Threads inherit the mask: a stop of the target must wake the tracer and nobody else.
         block_child_signals();
         let control = Arc::new(Control::new()?);

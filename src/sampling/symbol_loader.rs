@@ -4,11 +4,16 @@
 
 use crate::model::ids::ModuleId;
 use crate::native::modules::Module;
+use crate::os::allocator::give_back_free_memory;
 use crate::os::priority::run_behind;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Functions after whose tables free memory is given back: making a table takes several times its
+/// size. libtorch_cpu has 350,000.
+const MANY: usize = 50_000;
 
 /// The loader thread and the modules whose symbols were requested.
 #[derive(Debug)]
@@ -32,10 +37,15 @@ impl SymbolLoader {
                 if behind {
                     run_behind(15);
                 }
-                for module in incoming {
-                    module.symbols();
+                let mut functions = 0;
+                while let Ok(module) = incoming.recv() {
+                    functions += module.symbols().len();
                     if outgoing.send(()).is_err() {
                         return;
+                    }
+                    if functions >= MANY && incoming.is_empty() {
+                        functions = 0;
+                        give_back_free_memory();
                     }
                 }
             });

@@ -360,8 +360,9 @@ fn an_attached_rank_that_is_not_chosen_is_left_alone() {
     assert!(files(folder.path()).is_empty());
 }
 
-/// A launcher of three ranks, each with a worker, that a task of Slurm started. They go on until
-/// all were seen.
+/// A launcher of three ranks, each with a worker, that a task of Slurm started. Workers begin once
+/// all ranks were seen: whoever sees a rank late sees its worker with it. All go on until these
+/// were seen, too.
 const LAUNCHER: &str = r#"
 import os, subprocess, sys, time
 ranks = [
@@ -383,6 +384,8 @@ def compute():
 if len(sys.argv) == 1:
     took = time.monotonic() - float(os.environ["BEGUN"])
     os.write(1, f"{os.environ['RANK']} {took}\n".encode())
+    while not os.path.exists("workers"):
+        sum(range(1000))
     worker = subprocess.Popen([sys.executable, __file__, "worker"])
     compute()
     worker.wait()
@@ -406,17 +409,23 @@ fn around_a_launcher_only_chosen_ranks_and_their_workers_are_sampled() {
     let is_left_out = |process: &serde_json::Value| {
         process["note"] == "left out by --ranks: rank 1" && process["role"] == "other"
     };
-    wait_until("all ranks and their workers are seen", || {
-        std::thread::sleep(std::time::Duration::from_millis(200));
-        let mut command = Command::new(TORCHSPY);
-        command.args(["report", "--json", "run.tspy"]);
-        let output = output_of(command.current_dir(folder.path()));
-        let report: serde_json::Value = serde_json::from_str(&output.stdout).unwrap_or_default();
-        let none = Vec::new();
-        let processes = report["processes"].as_array().unwrap_or(&none);
-        let of_rank = |rank: u32| processes.iter().filter(move |each| each["rank"] == rank);
-        [0, 2].iter().all(|&rank| of_rank(rank).count() >= 2) && processes.iter().any(is_left_out)
-    });
+    let wait_for = |what: &str, of_a_rank: usize| {
+        wait_until(what, || {
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            let mut command = Command::new(TORCHSPY);
+            command.args(["report", "--json", "run.tspy"]);
+            let output = output_of(command.current_dir(folder.path()));
+            let report: serde_json::Value =
+                serde_json::from_str(&output.stdout).unwrap_or_default();
+            let none = Vec::new();
+            let processes = report["processes"].as_array().unwrap_or(&none);
+            let count = |rank: u32| processes.iter().filter(|each| each["rank"] == rank).count();
+            [0, 2].iter().all(|&rank| count(rank) >= of_a_rank) && processes.iter().any(is_left_out)
+        });
+    };
+    wait_for("all ranks are seen", 1);
+    fs::write(folder.path().join("workers"), "").unwrap();
+    wait_for("workers of the chosen ranks are seen", 2);
     fs::write(folder.path().join("end"), "").unwrap();
     let output = recording.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

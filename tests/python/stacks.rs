@@ -311,6 +311,7 @@ fn check_unfilled(python: &str) {
     assert_eq!(outside.frames, whole.frames);
     let first = outside.runs[0];
     assert_eq!((first.stack_address, first.length), (Some(UNFILLED), 0));
+    assert!(outside.leaf_is_unfilled && !whole.leaf_is_unfilled);
     // It leads to something without a frame: that is no empty stack.
     assert_eq!(read(UNFILLED), Err(FrameError::Invalid(UNFILLED)));
 }

@@ -65,6 +65,9 @@ pub struct PythonStack {
     /// 3.10: the evaluation of the leaf is about to end and has unlinked its `CFrame`, which points
     /// to the one at this address. The first run then has no `stack_address`.
     pub ending_inside: Option<u64>,
+    /// 3.11 and 3.12: the `CFrame` of the leaf's evaluation led to no frames. Unless the evaluation
+    /// has just begun, its frames are missing.
+    pub leaf_is_unfilled: bool,
     /// 3.10: addresses of `CFrame`s, before they are matched with frames.
     evaluations: Vec<u64>,
     /// Frames whose instruction is in a thread's own copy of the bytecode, until those are found.
@@ -89,6 +92,7 @@ impl PythonStack {
         self.frames.clear();
         self.runs.clear();
         self.ending_inside = None;
+        self.leaf_is_unfilled = false;
         self.evaluations.clear();
         self.copied.clear();
         if self.frames.capacity() > KEPT_FRAMES {
@@ -107,7 +111,10 @@ impl PythonStack {
         let mut runs: Vec<_> = own.chain(others).collect();
         runs.sort_by_key(|(run, ..)| run.stack_address.unwrap_or(u64::MAX));
         let is_leaf = runs.first().is_some_and(|&(_, _, is_other)| is_other);
-        let mut joined = PythonStack::default();
+        let mut joined = PythonStack {
+            leaf_is_unfilled: self.leaf_is_unfilled || other.leaf_is_unfilled,
+            ..PythonStack::default()
+        };
         for (run, frames, _) in runs {
             let frames = frames.get(run.range()).unwrap_or_default();
             joined.frames.extend_from_slice(frames);
@@ -126,6 +133,7 @@ impl PythonStack {
         };
         let count = self.runs.iter().take_while(began_later).count();
         let frames = self.runs[..count].last().map_or(0, |run| run.range().end);
+        self.leaf_is_unfilled &= count == 0;
         self.runs.drain(..count);
         self.frames.drain(..frames.min(self.frames.len()));
         for run in &mut self.runs {

@@ -3,7 +3,7 @@
 //!
 //! [`super::decide`] chooses what to capture, and [`super::account`] charges time to the captures.
 
-use super::gil::{Gils, gils_of};
+use super::gil::{Gils, gils_in, gils_of};
 use super::poll::Candidate;
 use super::priority::{PriorityEvent, TracerPriority};
 use super::process::TracedProcess;
@@ -207,20 +207,16 @@ impl Capture {
         }
         let mut sample = self.spare.blank(process, at, scheduled.slices);
         sample.registers = registers.filter(|_| self.native);
-        // Before the check that it slept on, so that holder and stack are of the same time.
-        // A thread that waits for the GIL sleeps in a futex: only then is the holder read.
+        // With its stack, so that holder and stack are of the same time. A thread that waits for
+        // the GIL sleeps in a futex: only then is the holder read.
         let wants_holder = syscall == Some(FUTEX);
-        let gils = (self.once || wants_holder).then(|| gils_of(process));
+        let wants_gils = self.once || wants_holder;
         let thread = &mut process.threads[at];
-        let gil = match &gils {
-            Some(gils) if self.once || gils.of(&thread.plan) == Gil::Unknown => {
-                gils.of(&thread.plan)
-            }
-            _ => Gil::NotHeld,
-        };
-        let gil_holder = gils
-            .filter(|_| wants_holder)
-            .and_then(|gils| gils.other_holder(&thread.plan, thread.id));
+        if wants_gils {
+            let ranges = process.gils.iter();
+            let ranges = ranges.map(|range| (range.address, range.length));
+            thread.plan.gils.extend(ranges);
+        }
         let stack = self.buffers.prepare(&mut thread.plan, &thread.shared);
         let files = &thread.files;
         let slept_on = || match files.schedstat() {
@@ -240,12 +236,23 @@ impl Capture {
             &mut sample,
             slept_on,
         );
+        thread.plan.gils.clear();
         if matches!(read, Ok(false)) {
             self.put_back(sample);
             return Asleep::Woke;
         }
         process.copy_codes(&mut self.buffers, &mut sample);
+        let gils = wants_gils.then(|| gils_in(process, &sample.snapshot));
         let thread = &mut process.threads[at];
+        let gil = match &gils {
+            Some(gils) if self.once || gils.of(&thread.plan) == Gil::Unknown => {
+                gils.of(&thread.plan)
+            }
+            _ => Gil::NotHeld,
+        };
+        let gil_holder = gils
+            .filter(|_| wants_holder)
+            .and_then(|gils| gils.other_holder(&thread.plan, thread.id));
         if matches!(read, Err(ReadError::Gone)) {
             // An exiting process releases its memory before its threads are gone.
             self.put_back(sample);

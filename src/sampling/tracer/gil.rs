@@ -1,9 +1,10 @@
 //! Which threads hold a process's GILs.
 
 use super::process::TracedProcess;
+use crate::memory::Memory;
 use crate::model::ids::ThreadId;
 use crate::model::sample::{Gil, Sample};
-use crate::python::threads::{GilState, read_gil_holder};
+use crate::python::threads::{GilState, read_gil};
 use crate::sampling::capture::ReadPlan;
 
 /// A thread state that holds a GIL, and its thread.
@@ -25,12 +26,17 @@ pub(super) const NOT_ASKED: &Gils = &Gils {
 
 /// Who holds the GILs of the process right now.
 pub(super) fn gils_of(process: &TracedProcess) -> Gils {
+    gils_in(process, &process.memory)
+}
+
+/// Who held the GILs of the process when `memory` was copied.
+pub(super) fn gils_in(process: &TracedProcess, memory: &dyn Memory) -> Gils {
     let mut gils = Gils::default();
     let Some(interpreter) = &process.interpreter else {
         return gils;
     };
-    for &state in &process.interpreter_states {
-        match read_gil_holder(interpreter, state, &process.memory) {
+    for &range in &process.gils {
+        match read_gil(interpreter, range, memory) {
             GilState::HeldBy(holder) => {
                 let thread = process.thread_of_state(holder);
                 gils.holders.push((holder, thread));

@@ -9,7 +9,9 @@ use crate::model::sample::ThreadState;
 use crate::os::resident::ResidentMemory;
 use crate::os::threads::TaskDirectory;
 use crate::python::discover::Interpreter;
-use crate::python::threads::{PythonThread, read_newest_threads, read_threads};
+use crate::python::threads::{
+    GilRange, PythonThread, read_gil_range, read_newest_threads, read_threads_again,
+};
 use crate::sampling::capture::Buffers;
 use crate::sampling::code_copies::CodeCopies;
 use crate::sampling::execs::Execs;
@@ -44,10 +46,14 @@ pub(super) struct TracedProcess {
     pub(super) codes: CodeCopies,
     /// Addresses of the interpreter states; each may have a GIL of its own.
     pub(super) interpreter_states: Vec<u64>,
+    /// Where the states of these GILs are.
+    pub(super) gils: Vec<GilRange>,
     pub(super) python_read_ns: u64,
     /// The newest thread state of each interpreter at the last read.
     newest_states: Vec<Option<u64>>,
     states_read_ns: u64,
+    /// Addresses of the thread states at the last read.
+    thread_states: Vec<u64>,
     /// When a new state was last found.
     states_changed_ns: u64,
     /// Whether every state had a known thread at the last read.
@@ -104,9 +110,11 @@ impl TracedProcess {
             interpreter: None,
             codes: CodeCopies::default(),
             interpreter_states: Vec::new(),
+            gils: Vec::new(),
             python_read_ns: 0,
             newest_states: Vec::new(),
             states_read_ns: 0,
+            thread_states: Vec::new(),
             states_changed_ns: 0,
             all_matched: false,
             last_cpu_ns: 0,
@@ -145,8 +153,10 @@ impl TracedProcess {
         self.interpreter = interpreter;
         self.codes.forget();
         self.interpreter_states.clear();
+        self.gils.clear();
         self.python_read_ns = 0;
         self.states_read_ns = 0;
+        self.thread_states.clear();
         for thread in &mut self.threads {
             thread.plan.set_states(&[]);
             if exec {
@@ -198,15 +208,20 @@ impl TracedProcess {
         }
         self.states_read_ns = now_ns;
         self.newest_states = newest;
-        let Ok(mut python) = read_threads(&interpreter, &self.memory) else {
+        let states = &self.thread_states;
+        let Ok(mut python) = read_threads_again(&interpreter, &self.memory, states) else {
             return;
         };
+        self.thread_states = python.iter().map(|thread| thread.state_address).collect();
         self.name_old_threads(&mut python);
         let interpreters = interpreters_of(&python);
         if interpreters != self.interpreter_states {
             self.newest_states.clear();
             self.interpreter_states = interpreters;
         }
+        let states = self.interpreter_states.iter();
+        let gil_of = |&state: &u64| read_gil_range(&interpreter, state, &self.memory).ok();
+        self.gils = states.filter_map(gil_of).collect();
         let os: Vec<OsThread> = self
             .threads
             .iter()
