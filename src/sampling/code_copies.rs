@@ -29,9 +29,11 @@ const PAGE: u64 = Machine::PAGE_BYTES;
 /// After this many successive copies that found the same code object at an address, it is assumed
 /// to be permanent.
 const STAYS: u8 = 16;
-/// How long a permanent one is taken as it was when it was last read, ns: threads that wait alike
-/// have the same functions on their stacks, and most are still there at the next tick.
-const SURE_NS: u64 = 50_000_000;
+/// How long a code object that has lived for so long, at an address that no other was seen at, is
+/// taken as it was when it was last read, ns: threads that wait alike have the same functions on
+/// their stacks, and most are still there at the next tick.
+const SURE_NS: u64 = 100_000_000;
+const LONG_LIVED_NS: u64 = 10_000_000_000;
 
 /// Which code objects of a process were copied, by address.
 #[derive(Debug, Default)]
@@ -47,22 +49,22 @@ struct Copied {
     /// The address was reused for another code object: this many more copies are made while the
     /// thread is stopped.
     reused: u8,
-    /// Reads that found the same, up to [`STAYS`].
-    found_again: u8,
-    /// When it was last read, CLOCK_MONOTONIC.
+    /// No other was found there, ever.
+    is_only: bool,
+    /// When it was first and last read, CLOCK_MONOTONIC.
+    since_ns: u64,
     read_ns: u64,
 }
 
 impl Copied {
     fn is_sure(&self, now_ns: u64) -> bool {
-        self.reused == 0 && self.found_again == STAYS && now_ns < self.read_ns + SURE_NS
+        self.is_only && now_ns >= self.since_ns + LONG_LIVED_NS && now_ns < self.read_ns + SURE_NS
     }
 
     /// Whether a read at `now_ns` found the same code object.
     fn is_still(&mut self, identity: &[u8], now_ns: u64) -> bool {
         let is_same = *self.identity == *identity;
         if is_same {
-            self.found_again = self.found_again.saturating_add(1).min(STAYS);
             self.read_ns = now_ns;
         }
         is_same
@@ -130,9 +132,10 @@ impl CodeCopies {
             let Some(known) = self.seen.get(&code).filter(|known| known.is_sure(now_ns)) else {
                 return true;
             };
-            let (address, length) = fields.identity(code);
+            let length = known.identity.len();
             let mut bytes = buffers.take(length);
             bytes[..length].copy_from_slice(&known.identity);
+            let (address, _) = fields.identity(code);
             sample.codes.insert_part(address, bytes, length);
             false
         });
@@ -165,6 +168,7 @@ impl CodeCopies {
         let fields = CodeFields::of(interpreter);
         let heads: Vec<_> = codes.iter().map(|&code| fields.head(code)).collect();
         let (mut parts, mut ranges) = (Vec::<CodePart>::new(), Vec::new());
+        let now_ns = monotonic_ns();
         if self.seen.len() >= MAX_SEEN {
             self.seen.clear();
         }
@@ -176,7 +180,7 @@ impl CodeCopies {
                     parts.push(part);
                 }
             }
-            self.take_in(code, fields.identity_in(head));
+            self.take_in(code, fields.identity_in(head), now_ns);
             copies.insert_part(address, bytes, length);
         }
         let (mut longer, mut lengths) = (Vec::new(), Vec::new());
@@ -199,16 +203,20 @@ impl CodeCopies {
 }
 
 impl CodeCopies {
-    fn take_in(&mut self, code: u64, identity: &[u8]) {
-        let reused = match self.seen.get(&code) {
-            None => 0,
-            Some(known) if *known.identity == *identity => known.reused.saturating_sub(1),
-            Some(_) => STAYS,
-        };
+    fn take_in(&mut self, code: u64, identity: &[u8], now_ns: u64) {
+        let known = self.seen.get_mut(&code);
+        if let Some(known) = known.filter(|known| *known.identity == *identity) {
+            known.reused = known.reused.saturating_sub(1);
+            known.read_ns = now_ns;
+            return;
+        }
+        let is_only = !self.seen.contains_key(&code);
         let copied = Copied {
             identity: identity.into(),
-            reused,
-            ..Copied::default()
+            reused: if is_only { 0 } else { STAYS },
+            is_only,
+            since_ns: now_ns,
+            read_ns: now_ns,
         };
         self.seen.insert(code, copied);
     }
@@ -264,32 +272,36 @@ mod tests {
     #[test]
     fn an_address_that_was_used_again_is_copied_until_it_stays() {
         let mut copies = CodeCopies::default();
-        copies.take_in(8, &[1]);
+        copies.take_in(8, &[1], 0);
         assert_eq!(copies.seen[&8].reused, 0);
-        copies.take_in(8, &[2]);
+        copies.take_in(8, &[2], 0);
         assert_eq!(copies.seen[&8].reused, STAYS);
         for _ in 0..STAYS {
-            copies.take_in(8, &[2]);
+            copies.take_in(8, &[2], 0);
         }
         assert_eq!(copies.seen[&8].reused, 0);
     }
 
     #[test]
-    fn what_was_found_again_and_again_is_sure_for_a_while() {
-        let mut copied = Copied {
-            identity: [1].into(),
-            ..Copied::default()
-        };
-        for now_ns in 1..=u64::from(STAYS) {
-            assert!(!copied.is_sure(now_ns));
-            assert!(copied.is_still(&[1], now_ns));
-        }
-        let read_ns = u64::from(STAYS);
-        assert!(copied.is_sure(read_ns + SURE_NS - 1));
-        assert!(!copied.is_sure(read_ns + SURE_NS));
-        assert!(!copied.is_still(&[2], read_ns + 1));
-        copied.reused = 1;
-        assert!(!copied.is_sure(read_ns));
+    fn only_what_has_long_been_alone_at_its_address_is_sure_for_a_while() {
+        let mut copies = CodeCopies::default();
+        let is_sure = |copies: &CodeCopies, now_ns| copies.seen[&8].is_sure(now_ns);
+        copies.take_in(8, &[1], 0);
+        assert!(!is_sure(&copies, 1) && !is_sure(&copies, LONG_LIVED_NS));
+        let known = copies.seen.get_mut(&8).unwrap();
+        assert!(known.is_still(&[1], LONG_LIVED_NS));
+        assert!(is_sure(&copies, LONG_LIVED_NS + SURE_NS - 1));
+        assert!(!is_sure(&copies, LONG_LIVED_NS + SURE_NS));
+        copies.take_in(8, &[2], LONG_LIVED_NS);
+        assert!(
+            !copies
+                .seen
+                .get_mut(&8)
+                .unwrap()
+                .is_still(&[1], 3 * LONG_LIVED_NS)
+        );
+        copies.take_in(8, &[2], 3 * LONG_LIVED_NS);
+        assert!(!is_sure(&copies, 3 * LONG_LIVED_NS));
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! Memory that is read by the page, and once: the objects of a model lie close to each other, and
 //! are read in many small parts.
 
-use crate::memory::{Memory, ReadError};
+use crate::memory::{Memory, ReadError, ReadRequest};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
 
 /// A page of the smallest size that a machine has.
 const PAGE_BYTES: u64 = 4096;
-/// Maximum number of pages that are kept: 64 MB.
-const MAX_PAGES: usize = 16_384;
+/// Maximum number of pages that are kept: 16 MB.
+const MAX_PAGES: usize = 4096;
 
 /// Pages of a process, as they were when they were first read.
 pub(super) struct Pages<'a> {
@@ -33,6 +33,29 @@ impl<'a> Pages<'a> {
     pub(super) fn forget(&self) {
         self.pages.borrow_mut().clear();
     }
+
+    /// Reads those of `starts` that are missing with few system calls.
+    fn fetch(&self, mut starts: Vec<u64>) {
+        let mut pages = self.pages.borrow_mut();
+        starts.sort_unstable();
+        starts.dedup();
+        starts.retain(|start| !pages.contains_key(start));
+        starts.truncate(MAX_PAGES.saturating_sub(pages.len()));
+        let mut read = vec![vec![0; PAGE_BYTES as usize]; starts.len()];
+        let mut requests: Vec<ReadRequest<'_>> = starts
+            .iter()
+            .zip(&mut read)
+            .map(|(&address, page)| ReadRequest {
+                address,
+                buffer: page,
+                result: Ok(()),
+            })
+            .collect();
+        self.behind.read_many(&mut requests);
+        let is_read: Vec<bool> = requests.iter().map(|page| page.result.is_ok()).collect();
+        let found = starts.into_iter().zip(read).zip(is_read);
+        pages.extend(found.filter_map(|(page, is_read)| is_read.then_some(page)));
+    }
 }
 
 impl Memory for Pages<'_> {
@@ -55,5 +78,13 @@ impl Memory for Pages<'_> {
         let page = pages.get(&start).and_then(|page| page.get(offset..end));
         buffer.copy_from_slice(page.ok_or(ReadError::Unmapped(address))?);
         Ok(())
+    }
+
+    fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
+        let start_of = |request: &ReadRequest<'_>| request.address / PAGE_BYTES * PAGE_BYTES;
+        self.fetch(requests.iter().map(start_of).collect());
+        for request in requests {
+            request.result = self.read_exact(request.address, request.buffer);
+        }
     }
 }
