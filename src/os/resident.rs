@@ -37,11 +37,10 @@ const MAX_KNOWN: usize = 256;
 /// How long a page that was present counts as present, ns. The frames of many threads that sleep
 /// alike lie in the same pages, and all of them are read one after the other.
 pub const RECENT_NS: u64 = 1_000_000;
-/// Number of pages that are remembered, as a power of two: 64 KB for a process.
-const RECENT_BITS: u32 = 12;
-/// Spreads page numbers: stacks are mapped at equal distances (Knuth, The Art of Computer
-/// Programming, volume 3, 6.4: the golden ratio).
-const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Number of pages that are remembered.
+const RECENT_PAGES: usize = 1024;
+/// Is the address of no page.
+const NO_PAGE: u64 = u64::MAX;
 
 /// Bytes of a page of this kernel, a power of two. On some machines they are 16 or 64 KB.
 pub(super) fn page_bytes() -> u64 {
@@ -85,13 +84,13 @@ pub struct ResidentMemory {
 #[derive(Debug)]
 struct RecentPages {
     /// Addresses, each at the place that its page number gives, and when they were looked up
-    /// (CLOCK_MONOTONIC); zeros for none.
-    pages: Box<[(u64, u64)]>,
+    /// (CLOCK_MONOTONIC). Those of no page are `NO_PAGE`.
+    pages: Box<[(u64, u64); RECENT_PAGES]>,
 }
 
 impl RecentPages {
     fn clear(&mut self) {
-        self.pages.fill((0, 0));
+        self.pages.fill((NO_PAGE, 0));
     }
 
     /// Whether all pages of a range were looked up at `since_ns` or later.
@@ -100,7 +99,7 @@ impl RecentPages {
         address < end
             && pages.into_iter().all(|page| {
                 let (known, seen_ns) = self.pages[Self::place(page)];
-                known == page && page != 0 && seen_ns >= since_ns
+                known == page && seen_ns >= since_ns
             })
     }
 
@@ -109,16 +108,14 @@ impl RecentPages {
     }
 
     fn place(page: u64) -> usize {
-        let number = page / page_bytes();
-        (number.wrapping_mul(SPREAD) >> (u64::BITS - RECENT_BITS)) as usize
+        (page / page_bytes()) as usize % RECENT_PAGES
     }
 }
 
 impl Default for RecentPages {
     fn default() -> Self {
         Self {
-            // Zeros take no memory before they are written.
-            pages: vec![(0, 0); 1 << RECENT_BITS].into_boxed_slice(),
+            pages: Box::new([(NO_PAGE, 0); RECENT_PAGES]),
         }
     }
 }

@@ -31,6 +31,8 @@ pub(super) struct ReadPlan {
     /// Addresses of the thread's states in other interpreters.
     other_states: Vec<u64>,
     data_stack: Option<(u64, usize)>,
+    /// The GIL of the interpreter of that state, where it is known.
+    pub(super) gil_address: Option<u64>,
     /// Memory of the GILs, where the next capture reads it, too.
     pub(super) gils: Vec<(u64, usize)>,
     extras: Vec<(u64, usize)>,

@@ -5,11 +5,11 @@ use super::capture::Buffers;
 use super::raw::RawSample;
 use crate::arch::{Architecture, Machine};
 use crate::memory::{Memory, ReadRequest, SnapshotMemory};
-use crate::os::clock::monotonic_ns;
 use crate::os::resident::ResidentMemory;
 use crate::python::code_fields::{CodeFields, CodePart};
 use crate::python::discover::Interpreter;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHasher};
+use std::hash::Hasher;
 
 /// New code objects that are copied while their thread is stopped: three reads of some 5 us. The
 /// others are copied after it was resumed.
@@ -22,18 +22,13 @@ const LIKELY_BYTES: usize = 512;
 /// Maximum bytes of one part, and of all parts of one copy.
 const MAX_PART_BYTES: usize = 64 << 10;
 const MAX_COPY_BYTES: usize = 512 << 10;
-/// Maximum number of code objects that are remembered: some 4 MB.
-const MAX_SEEN: usize = 1 << 15;
+/// Maximum number of code objects that are remembered: 2 MB.
+const MAX_SEEN: usize = 1 << 17;
 const PAGE: u64 = Machine::PAGE_BYTES;
 
 /// After this many successive copies that found the same code object at an address, it is assumed
 /// to be permanent.
 const STAYS: u8 = 16;
-/// How long a code object that has lived for so long, at an address that no other was seen at, is
-/// taken as it was when it was last read, ns: threads that wait alike have the same functions on
-/// their stacks, and most are still there at the next tick.
-const SURE_NS: u64 = 100_000_000;
-const LONG_LIVED_NS: u64 = 10_000_000_000;
 
 /// Which code objects of a process were copied, by address.
 #[derive(Debug, Default)]
@@ -42,33 +37,13 @@ pub(super) struct CodeCopies {
 }
 
 /// What was last copied from an address.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Copied {
-    /// The fields that stay the same while the code object lives.
-    identity: Box<[u8]>,
+    /// Of the fields that stay the same while the code object lives.
+    digest: u64,
     /// The address was reused for another code object: this many more copies are made while the
     /// thread is stopped.
     reused: u8,
-    /// No other was found there, ever.
-    is_only: bool,
-    /// When it was first and last read, CLOCK_MONOTONIC.
-    since_ns: u64,
-    read_ns: u64,
-}
-
-impl Copied {
-    fn is_sure(&self, now_ns: u64) -> bool {
-        self.is_only && now_ns >= self.since_ns + LONG_LIVED_NS && now_ns < self.read_ns + SURE_NS
-    }
-
-    /// Whether a read at `now_ns` found the same code object.
-    fn is_still(&mut self, identity: &[u8], now_ns: u64) -> bool {
-        let is_same = *self.identity == *identity;
-        if is_same {
-            self.read_ns = now_ns;
-        }
-        is_same
-    }
 }
 
 impl CodeCopies {
@@ -110,7 +85,7 @@ impl CodeCopies {
 
     /// Copies the identifying fields of the known code objects, and all fields of those that have
     /// changed or were skipped. Called right after the thread was resumed, or was read without a
-    /// stop. Those that have long been the same are not read each time.
+    /// stop.
     pub(super) fn copy_rest(
         &mut self,
         interpreter: &Interpreter,
@@ -124,26 +99,12 @@ impl CodeCopies {
         codes.extend(frames.iter().map(|frame| frame.code_address));
         codes.sort_unstable();
         codes.dedup();
-        let now_ns = monotonic_ns();
-        codes.retain(|&code| {
-            if fields.is_copied(code, &sample.codes) {
-                return false;
-            }
-            let Some(known) = self.seen.get(&code).filter(|known| known.is_sure(now_ns)) else {
-                return true;
-            };
-            let length = known.identity.len();
-            let mut bytes = buffers.take(length);
-            bytes[..length].copy_from_slice(&known.identity);
-            let (address, _) = fields.identity(code);
-            sample.codes.insert_part(address, bytes, length);
-            false
-        });
+        codes.retain(|&code| !fields.is_copied(code, &sample.codes));
         let wanted: Vec<_> = codes.iter().map(|&code| fields.identity(code)).collect();
         let mut other = Vec::new();
         for (code, (address, length), bytes) in read(memory, buffers, &codes, &wanted) {
-            let known = self.seen.get_mut(&code);
-            if known.is_some_and(|known| known.is_still(&bytes[..length], now_ns)) {
+            let known = self.seen.get(&code);
+            if known.is_some_and(|known| known.digest == digest(&bytes[..length])) {
                 sample.codes.insert_part(address, bytes, length);
             } else {
                 buffers.put_back(bytes);
@@ -168,7 +129,6 @@ impl CodeCopies {
         let fields = CodeFields::of(interpreter);
         let heads: Vec<_> = codes.iter().map(|&code| fields.head(code)).collect();
         let (mut parts, mut ranges) = (Vec::<CodePart>::new(), Vec::new());
-        let now_ns = monotonic_ns();
         if self.seen.len() >= MAX_SEEN {
             self.seen.clear();
         }
@@ -180,7 +140,7 @@ impl CodeCopies {
                     parts.push(part);
                 }
             }
-            self.take_in(code, fields.identity_in(head), now_ns);
+            self.take_in(code, digest(fields.identity_in(head)));
             copies.insert_part(address, bytes, length);
         }
         let (mut longer, mut lengths) = (Vec::new(), Vec::new());
@@ -203,22 +163,14 @@ impl CodeCopies {
 }
 
 impl CodeCopies {
-    fn take_in(&mut self, code: u64, identity: &[u8], now_ns: u64) {
-        let known = self.seen.get_mut(&code);
-        if let Some(known) = known.filter(|known| *known.identity == *identity) {
-            known.reused = known.reused.saturating_sub(1);
-            known.read_ns = now_ns;
-            return;
-        }
-        let is_only = !self.seen.contains_key(&code);
-        let copied = Copied {
-            identity: identity.into(),
-            reused: if is_only { 0 } else { STAYS },
-            is_only,
-            since_ns: now_ns,
-            read_ns: now_ns,
+    fn take_in(&mut self, code: u64, digest: u64) {
+        let known = self.seen.get(&code).copied();
+        let reused = match known {
+            None => 0,
+            Some(known) if known.digest == digest => known.reused.saturating_sub(1),
+            Some(_) => STAYS,
         };
-        self.seen.insert(code, copied);
+        self.seen.insert(code, Copied { digest, reused });
     }
 }
 
@@ -227,6 +179,12 @@ impl CodeCopies {
 fn likely_length(part: CodePart) -> usize {
     let in_page = (PAGE - part.address % PAGE) as usize;
     LIKELY_BYTES.min(in_page).max(part.header)
+}
+
+fn digest(bytes: &[u8]) -> u64 {
+    let mut hasher = FxHasher::default();
+    hasher.write(bytes);
+    hasher.finish()
 }
 
 /// Reads `ranges` (address and length), each for the item of `of` with the same index, in as few
@@ -272,36 +230,14 @@ mod tests {
     #[test]
     fn an_address_that_was_used_again_is_copied_until_it_stays() {
         let mut copies = CodeCopies::default();
-        copies.take_in(8, &[1], 0);
+        copies.take_in(8, 1);
         assert_eq!(copies.seen[&8].reused, 0);
-        copies.take_in(8, &[2], 0);
+        copies.take_in(8, 2);
         assert_eq!(copies.seen[&8].reused, STAYS);
         for _ in 0..STAYS {
-            copies.take_in(8, &[2], 0);
+            copies.take_in(8, 2);
         }
         assert_eq!(copies.seen[&8].reused, 0);
-    }
-
-    #[test]
-    fn only_what_has_long_been_alone_at_its_address_is_sure_for_a_while() {
-        let mut copies = CodeCopies::default();
-        let is_sure = |copies: &CodeCopies, now_ns| copies.seen[&8].is_sure(now_ns);
-        copies.take_in(8, &[1], 0);
-        assert!(!is_sure(&copies, 1) && !is_sure(&copies, LONG_LIVED_NS));
-        let known = copies.seen.get_mut(&8).unwrap();
-        assert!(known.is_still(&[1], LONG_LIVED_NS));
-        assert!(is_sure(&copies, LONG_LIVED_NS + SURE_NS - 1));
-        assert!(!is_sure(&copies, LONG_LIVED_NS + SURE_NS));
-        copies.take_in(8, &[2], LONG_LIVED_NS);
-        assert!(
-            !copies
-                .seen
-                .get_mut(&8)
-                .unwrap()
-                .is_still(&[1], 3 * LONG_LIVED_NS)
-        );
-        copies.take_in(8, &[2], 3 * LONG_LIVED_NS);
-        assert!(!is_sure(&copies, 3 * LONG_LIVED_NS));
     }
 
     #[test]

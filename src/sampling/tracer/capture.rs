@@ -214,7 +214,7 @@ impl Capture {
         let thread = &mut process.threads[at];
         if wants_gils {
             let ranges = process.gils.iter();
-            let ranges = ranges.map(|range| (range.address, range.length));
+            let ranges = ranges.map(|(_, range)| (range.address, range.length));
             thread.plan.gils.extend(ranges);
         }
         let stack = self.buffers.prepare(&mut thread.plan, &thread.shared);

@@ -8,7 +8,13 @@ use crate::python::threads::{GilState, read_gil};
 use crate::sampling::capture::ReadPlan;
 
 /// A thread state that holds a GIL, and its thread.
-type GilHolder = (u64, Option<ThreadId>);
+#[derive(Debug)]
+struct GilHolder {
+    state: u64,
+    thread: Option<ThreadId>,
+    /// Address of the GIL: a subinterpreter may have its own (3.12 on).
+    gil: u64,
+}
 
 /// Who holds the GILs of a process.
 #[derive(Debug, Default)]
@@ -35,12 +41,17 @@ pub(super) fn gils_in(process: &TracedProcess, memory: &dyn Memory) -> Gils {
     let Some(interpreter) = &process.interpreter else {
         return gils;
     };
-    for &range in &process.gils {
+    for &(_, range) in &process.gils {
+        let is_known = |known: &GilHolder| known.gil == range.address;
+        if gils.holders.iter().any(is_known) {
+            continue;
+        }
         match read_gil(interpreter, range, memory) {
-            GilState::HeldBy(holder) => {
-                let thread = process.thread_of_state(holder);
-                gils.holders.push((holder, thread));
-            }
+            GilState::HeldBy(state) => gils.holders.push(GilHolder {
+                state,
+                thread: process.thread_of_state(state),
+                gil: range.address,
+            }),
             GilState::Disabled => gils.disabled = true,
             GilState::Free | GilState::Unknown => {}
         }
@@ -62,7 +73,7 @@ impl Gils {
         plan.state_address.is_some()
             && holders
                 .into_iter()
-                .any(|(holder, _)| plan.has_state(*holder))
+                .any(|holder| plan.has_state(holder.state))
     }
 
     /// A thread's relation to them.
@@ -74,11 +85,13 @@ impl Gils {
         }
     }
 
-    /// The other thread that holds one while this Python thread sleeps, if any.
+    /// The other thread that holds the one that this Python thread needs while it sleeps, if any.
     pub(super) fn other_holder(&self, plan: &ReadPlan, thread: ThreadId) -> Option<ThreadId> {
         plan.state_address?;
-        let mut holders = self.holders.iter();
-        let holder = holders.find_map(|(_, holder)| *holder);
+        let is_needed =
+            |holder: &&GilHolder| plan.gil_address.is_none_or(|needed| holder.gil == needed);
+        let mut holders = self.holders.iter().filter(is_needed);
+        let holder = holders.find_map(|holder| holder.thread);
         holder.filter(|&holder| holder != thread)
     }
 

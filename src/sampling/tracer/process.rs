@@ -18,6 +18,7 @@ use crate::sampling::execs::Execs;
 use crate::sampling::old_threads::read_words;
 use crate::sampling::raw::RawSample;
 use crate::sampling::thread_match::{OsThread, match_threads};
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// CPU time within which a new child process may still call exec, ns. After a fork by Python that
@@ -46,8 +47,8 @@ pub(super) struct TracedProcess {
     pub(super) codes: CodeCopies,
     /// Addresses of the interpreter states; each may have a GIL of its own.
     pub(super) interpreter_states: Vec<u64>,
-    /// Where the states of these GILs are.
-    pub(super) gils: Vec<GilRange>,
+    /// Interpreter states, and where the states of their GILs are.
+    pub(super) gils: Vec<(u64, GilRange)>,
     pub(super) python_read_ns: u64,
     /// The newest thread state of each interpreter at the last read.
     newest_states: Vec<Option<u64>>,
@@ -220,7 +221,10 @@ impl TracedProcess {
             self.interpreter_states = interpreters;
         }
         let states = self.interpreter_states.iter();
-        let gil_of = |&state: &u64| read_gil_range(&interpreter, state, &self.memory).ok();
+        let gil_of = |&state: &u64| {
+            let range = read_gil_range(&interpreter, state, &self.memory).ok()?;
+            Some((state, range))
+        };
         self.gils = states.filter_map(gil_of).collect();
         let os: Vec<OsThread> = self
             .threads
@@ -239,6 +243,14 @@ impl TracedProcess {
             _ => states.len().min(interpreters_among(states, &python)),
         });
         self.all_matched = settled.sum::<usize>() == python.len();
+        let gil_of_state: FxHashMap<u64, u64> = python
+            .iter()
+            .filter_map(|thread| {
+                let mut gils = self.gils.iter();
+                let (_, range) = gils.find(|(state, _)| *state == thread.interpreter)?;
+                Some((thread.state_address, range.address))
+            })
+            .collect();
         for (thread, backoff) in self.threads.iter_mut().zip(&mut self.backoffs) {
             let states = matched.get(&thread.tid).map_or(&[][..], Vec::as_slice);
             if !states.is_empty() && !thread.plan.has_states(states) {
@@ -248,6 +260,8 @@ impl TracedProcess {
                 backoff.reset();
             }
             thread.plan.set_states(states);
+            let state = thread.plan.state_address;
+            thread.plan.gil_address = state.and_then(|state| gil_of_state.get(&state).copied());
         }
     }
 

@@ -30,11 +30,10 @@ const PYTHON_THREADS_NS: u64 = 5_000_000;
 /// Shortest time between two lists of threads, and between two searches for Python thread states,
 /// where idle threads are followed loosely, ns.
 const LOOSE_LIST_NS: u64 = 2_000_000_000;
+/// How long a page that was present counts as present there while no thread is stopped, ns.
+const LOOSE_PAGES_NS: u64 = 1_000_000_000;
 /// Ticks between two searches for processes there.
 const LOOSE_KEEPER_TICKS: u64 = 10;
-/// How long a page that was present counts as present while no thread is stopped, ns: a read that
-/// waits for a page then delays nobody but the tracer.
-const UNSTOPPED_PAGES_NS: u64 = 1_000_000_000;
 /// Deferred ticks of sleeps that ended during the read after which the thread is stopped.
 const MAX_WOKEN: u32 = 4;
 /// How often a sleeper that woke during a read is looked at again, and read where it sleeps by
@@ -383,9 +382,10 @@ impl Tracer {
 
     /// Sets how long pages of the processes count as present after they were looked up.
     fn trust_pages(&self) {
-        let recent_ns = match self.capture.is_outstanding() {
-            true => RECENT_NS,
-            false => UNSTOPPED_PAGES_NS,
+        let is_loose = self.options.idle_threads == IdleThreads::Loose;
+        let recent_ns = match is_loose && !self.capture.is_outstanding() {
+            true => LOOSE_PAGES_NS,
+            false => RECENT_NS,
         };
         for process in &self.processes {
             process.memory.trust_pages_for(recent_ns);
