@@ -389,29 +389,36 @@ struct Change {
     weights: Vec<(usize, f64)>,
 }
 
+impl Change {
+    /// Its bytes by key, where the keys raise memory at these rates.
+    fn shares(&self, rates: &[f64]) -> impl Iterator<Item = (usize, f64)> {
+        let likely = |(key, weight): &(usize, f64)| rates[*key] * weight;
+        let all: f64 = self.weights.iter().map(likely).sum();
+        self.weights.iter().map(move |each| match all > 0.0 {
+            true => (each.0, self.bytes * likely(each) / all),
+            false => (each.0, self.bytes / self.weights.len() as f64),
+        })
+    }
+}
+
 /// Each change shared out between its keys. `time`: of each key in all.
 fn shared_out(changes: &[Change], time: &[f64]) -> Vec<Vec<(usize, f64)>> {
     let mut rates = vec![1.0; time.len()];
-    let mut shares = Vec::new();
-    for _ in 0..ROUNDS {
-        shares = changes
-            .iter()
-            .map(|change| {
-                let likely = |(key, weight): &(usize, f64)| rates[*key] * weight;
-                let all: f64 = change.weights.iter().map(likely).sum();
-                let share = |each: &(usize, f64)| match all > 0.0 {
-                    true => (each.0, change.bytes * likely(each) / all),
-                    false => (each.0, change.bytes / change.weights.len() as f64),
-                };
-                change.weights.iter().map(share).collect::<Vec<_>>()
-            })
-            .collect();
-        rates.iter_mut().for_each(|rate| *rate = 0.0);
-        for &(key, bytes) in shares.iter().flatten() {
-            rates[key] += bytes / time[key].max(1.0);
+    let mut next = vec![0.0; time.len()];
+    // The last round's shares are the result.
+    for _ in 1..ROUNDS {
+        next.fill(0.0);
+        for change in changes {
+            for (key, bytes) in change.shares(&rates) {
+                next[key] += bytes / time[key].max(1.0);
+            }
         }
+        std::mem::swap(&mut rates, &mut next);
     }
-    shares
+    changes
+        .iter()
+        .map(|change| change.shares(&rates).collect())
+        .collect()
 }
 
 /// Mean and interval of sums over equal parts of the time, for each of `steps`.

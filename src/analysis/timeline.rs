@@ -45,8 +45,12 @@ impl Piece<'_> {
 impl<'p> Timeline<'p> {
     /// From samples in any order.
     pub fn new(samples: impl Iterator<Item = &'p ProfileSample>) -> Self {
-        let mut samples: Vec<&ProfileSample> = samples.collect();
-        samples.sort_by_key(|sample| (sample.start_ns, sample.thread));
+        // With the keys in the list itself, comparing does not load samples.
+        let mut keyed: Vec<_> = samples
+            .map(|sample| ((sample.start_ns, sample.thread), sample))
+            .collect();
+        keyed.sort_by_key(|&(key, _)| key);
+        let samples: Vec<&ProfileSample> = keyed.into_iter().map(|(_, sample)| sample).collect();
         let mut latest_ns = 0;
         let ends = samples.iter().map(|sample| {
             latest_ns = sample

@@ -11,7 +11,7 @@ use crate::model::ids::{NameId, ProcessId, ThreadId};
 use crate::model::profile::{Profile, ProfileSample};
 use crate::model::sample::Gil;
 use crate::model::wait::WaitKind;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Reverse;
 
 /// The thread that held the interpreter's lock while the training thread waited for it.
@@ -184,8 +184,11 @@ fn gil_holders(
     if !rows.keys.iter().any(|key| key.0 == WaitKind::Gil) {
         return found;
     }
+    let named: FxHashSet<ThreadId> = own.iter().filter_map(|sample| sample.gil_holder).collect();
+    // Of some hundred threads few ever have the lock.
     let others = Timeline::new(profile.samples.iter().filter(|sample| {
-        sample.thread != thread
+        (sample.gil == Gil::Held || named.contains(&sample.thread))
+            && sample.thread != thread
             && profile
                 .thread(sample.thread)
                 .is_some_and(|info| info.process == process)

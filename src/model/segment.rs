@@ -22,7 +22,7 @@ pub struct Segment {
     /// Symbols of the native frames here, as far as they had been loaded. Later segments may add
     /// what is missing.
     pub symbols: Vec<SymbolInfo>,
-    /// Samples by start.
+    /// Samples by start; of a segment that was read from a file, by thread and start.
     pub samples: Vec<Sample>,
     pub sideband: Sideband,
     /// Whether this is the last segment of a recording that ended in order.

@@ -99,9 +99,8 @@ impl Merger {
 
     /// The recording, sorted.
     pub(super) fn finish(mut self) -> Recording {
-        self.recording
-            .samples
-            .sort_by_key(|sample| (sample.thread, sample.start_ns));
+        let samples = std::mem::take(&mut self.recording.samples);
+        self.recording.samples = by_thread_and_start(&samples, self.tables.tables.threads.len());
         let sideband = &mut self.recording.sideband;
         sideband.points.sort_by_key(|point| point.time_ns);
         sideband.tracks = self.tracks.finish();
@@ -109,6 +108,29 @@ impl Merger {
         self.recording.tables = self.tables.tables;
         self.recording
     }
+}
+
+/// `samples` of `threads` threads by thread, then by start; those of one time stay in their order.
+fn by_thread_and_start(samples: &[Sample], threads: usize) -> Vec<Sample> {
+    let mut next = vec![0; threads + 1];
+    for sample in samples {
+        next[sample.thread.index() + 1] += 1;
+    }
+    for thread in 1..next.len() {
+        next[thread] += next[thread - 1];
+    }
+    let mut order = vec![0; samples.len()];
+    for (at, sample) in samples.iter().enumerate() {
+        let place = &mut next[sample.thread.index()];
+        order[*place] = at;
+        *place += 1;
+    }
+    let mut sorted: Vec<Sample> = order.into_iter().map(|at| samples[at]).collect();
+    // Segments come one after another, so this finds nearly all in order.
+    for own in sorted.chunk_by_mut(|left, right| left.thread == right.thread) {
+        own.sort_by_key(|sample| sample.start_ns);
+    }
+    sorted
 }
 
 fn bytes_besides_tables(segment: &Segment) -> usize {
@@ -134,4 +156,35 @@ fn track_bytes(tracks: &CounterTracks) -> usize {
         + (tracks.tracks.len() * 2 + tracks.gaps.len() + tracks.clocks.len())
             * size_of::<TrackInfo>()
         + texts.sum::<usize>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ids::ThreadId;
+
+    fn sample(thread: u32, start_ns: u64, ticks: u32) -> Sample {
+        Sample {
+            thread: ThreadId(thread),
+            start_ns,
+            ticks,
+            ..Sample::default()
+        }
+    }
+
+    #[test]
+    fn samples_are_sorted_by_thread_and_start() {
+        let samples = vec![
+            sample(2, 5, 1),
+            sample(0, 7, 2),
+            sample(2, 4, 3),
+            sample(2, 5, 4),
+            sample(0, 7, 5),
+            sample(0, 6, 6),
+        ];
+        let mut expected = samples.clone();
+        expected.sort_by_key(|sample| (sample.thread, sample.start_ns));
+        // A thread may have no sample.
+        assert_eq!(by_thread_and_start(&samples, 4), expected);
+    }
 }

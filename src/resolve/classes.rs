@@ -170,7 +170,10 @@ impl<'a> Classifier<'a> {
     }
 
     /// All samples, classified.
-    pub(super) fn samples(&mut self, processes: &[ProfileProcess]) -> Vec<ProfileSample> {
+    pub(super) fn samples(
+        &mut self,
+        processes: &[ProfileProcess],
+    ) -> impl Iterator<Item = ProfileSample> {
         let input = self.input;
         let fallback: Vec<Phase> = input
             .tables
@@ -190,47 +193,43 @@ impl<'a> Classifier<'a> {
             .filter(|_| input.run.reads_running_native())
             .map(|sample| sample.thread)
             .collect();
-        input
-            .samples
-            .iter()
-            .map(|sample| {
-                let stack = self.frames.first(sample.stack);
-                let situation =
-                    Situation::new(&input.run.architecture, sample.state, sample.syscall);
-                let lacks_native =
-                    sample.capture == Capture::Unstopped && has_native.contains(&sample.thread);
-                let activity = match self.activity(stack, situation) {
-                    Activity::Python if lacks_native => Activity::Unclassified,
-                    activity => activity,
-                };
-                let phase = stack
-                    .and_then(|stack| self.phase(stack))
-                    .or_else(|| fallback.get(sample.thread.index()).copied())
-                    .unwrap_or(Phase::User);
-                ProfileSample {
-                    thread: sample.thread,
-                    stack,
-                    start_ns: sample.start_ns,
-                    weight_ns: sample.weight_ns,
-                    queue_ns: match activity {
-                        // It spins, and would find nothing with a CPU either.
-                        Activity::GpuSync | Activity::GpuCopy => 0,
-                        _ => waited_for_cpu_ns(sample),
-                    },
-                    awake_ns: sample.run_ns.saturating_add(sample.queue_ns),
-                    ticks: sample.ticks,
-                    capture: sample.capture,
-                    state: sample.state,
-                    syscall: sample.syscall,
-                    gil: sample.gil,
-                    gil_holder: sample.gil_holder,
-                    phase,
-                    activity,
-                    row: row(phase, activity),
-                    ..ProfileSample::default()
-                }
-            })
-            .collect()
+        let samples = input.samples.iter();
+        samples.map(move |sample| {
+            let stack = self.frames.first(sample.stack);
+            let situation = Situation::new(&input.run.architecture, sample.state, sample.syscall);
+            let lacks_native =
+                sample.capture == Capture::Unstopped && has_native.contains(&sample.thread);
+            let activity = match self.activity(stack, situation) {
+                Activity::Python if lacks_native => Activity::Unclassified,
+                activity => activity,
+            };
+            let phase = stack
+                .and_then(|stack| self.phase(stack))
+                .or_else(|| fallback.get(sample.thread.index()).copied())
+                .unwrap_or(Phase::User);
+            ProfileSample {
+                thread: sample.thread,
+                stack,
+                start_ns: sample.start_ns,
+                weight_ns: sample.weight_ns,
+                queue_ns: match activity {
+                    // It spins, and would find nothing with a CPU either.
+                    Activity::GpuSync | Activity::GpuCopy => 0,
+                    _ => waited_for_cpu_ns(sample),
+                },
+                awake_ns: sample.run_ns.saturating_add(sample.queue_ns),
+                ticks: sample.ticks,
+                capture: sample.capture,
+                state: sample.state,
+                syscall: sample.syscall,
+                gil: sample.gil,
+                gil_holder: sample.gil_holder,
+                phase,
+                activity,
+                row: row(phase, activity),
+                ..ProfileSample::default()
+            }
+        })
     }
 }
 

@@ -58,7 +58,7 @@ pub fn resolve(recording: &Recording, names: Names) -> Profile {
             }
         })
         .collect();
-    let samples = classifier.samples(&processes);
+    let samples = time_axis::lay_out(classifier.samples(&processes));
     let mut profile = Profile {
         run: recording.run.clone(),
         start_ns: recording.start_ns,
@@ -77,7 +77,7 @@ pub fn resolve(recording: &Recording, names: Names) -> Profile {
         counters: tables.counters.to_vec(),
         stacks: frames.stacks,
         facts: Facts::default(),
-        samples: time_axis::lay_out(samples),
+        samples,
         sideband: recording.sideband.clone(),
         added_rules: (names.rules.added > 0).then_some(AddedRules {
             rows: names.rules.added,

@@ -62,6 +62,11 @@ fn engines(
     parts: &mut EngineParts<'_>,
     rules: &RuleSet,
 ) -> FxHashMap<ProcessId, Engine> {
+    let rooted = engine_rooted(&profile.stacks, parts.classes);
+    let is_rooted = |sample: &ProfileSample| {
+        let stack = sample.stack.and_then(|stack| rooted.get(stack.index()));
+        stack.is_some_and(|&(_, is_rooted)| is_rooted)
+    };
     let mut engines: FxHashMap<ProcessId, Engine> = FxHashMap::default();
     for own in by_thread(&profile.samples) {
         let Some(thread) = own
@@ -71,11 +76,7 @@ fn engines(
             continue;
         };
         let by_name = rules.thread_phase(&thread.name) == Some(Phase::Backward);
-        if !by_name
-            && !own
-                .iter()
-                .any(|sample| is_engine_root(&profile.stacks, parts.classes, sample.stack))
-        {
+        if !by_name && !own.iter().any(is_rooted) {
             continue;
         }
         let engine = engines.entry(thread.process).or_insert_with(|| Engine {
@@ -97,19 +98,24 @@ fn engines(
     engines
 }
 
-/// Engine threads have few frames under their root: it is looked for there.
-fn is_engine_root(
+/// By stack, the number of its frames, and whether it is an engine thread's: these have few frames
+/// under their root, which is looked for there.
+fn engine_rooted(
     stacks: &StackTable<ProfileFrame>,
     classes: &[FunctionClass],
-    stack: Option<StackId>,
-) -> bool {
+) -> Vec<(usize, bool)> {
     const DEPTH: usize = 8;
-    let frames: Vec<_> = stacks.leaf_to_root(stack).collect();
-    frames.iter().rev().take(DEPTH).any(|&frame| {
-        classes
-            .get(stacks.frame(frame).function.index())
-            .is_some_and(|class| class.special == Special::EngineThread)
-    })
+    let mut found: Vec<(usize, bool)> = Vec::with_capacity(stacks.stacks().len());
+    for &(parent, frame) in stacks.stacks() {
+        let below = parent.and_then(|parent| found.get(parent.index()));
+        let (below, is_rooted) = below.copied().unwrap_or_default();
+        let is_root = below < DEPTH
+            && classes
+                .get(stacks.frame(frame).function.index())
+                .is_some_and(|class| class.special == Special::EngineThread);
+        found.push((below + 1, is_rooted || is_root));
+    }
+    found
 }
 
 /// What stacks have to do with the engine; found once per stack.

@@ -15,22 +15,30 @@ struct Gap {
     end_ns: u64,
 }
 
-/// Places the samples of each thread side by side. They stay sorted by thread; sums do not change.
-pub(super) fn lay_out(samples: Vec<ProfileSample>) -> Vec<ProfileSample> {
-    let mut laid = Vec::with_capacity(samples.len());
-    for own in super::by_thread(&samples) {
-        lay_out_thread(own, &mut laid);
+/// Places the samples of each thread side by side; those of a thread follow each other. They stay
+/// sorted by thread; sums do not change.
+pub(super) fn lay_out(samples: impl Iterator<Item = ProfileSample>) -> Vec<ProfileSample> {
+    let mut laid = Vec::with_capacity(samples.size_hint().0);
+    let mut own: Vec<ProfileSample> = Vec::new();
+    for sample in samples {
+        if own.last().is_some_and(|last| last.thread != sample.thread) {
+            lay_out_thread(&own, &mut laid);
+            own.clear();
+        }
+        own.push(sample);
     }
+    lay_out_thread(&own, &mut laid);
     laid
 }
 
 fn lay_out_thread(own: &[ProfileSample], laid: &mut Vec<ProfileSample>) {
     let first = laid.len();
-    let mut order: Vec<&ProfileSample> = own.iter().collect();
-    order.sort_by_key(|sample| end_of(sample));
+    let mut order: Vec<(u64, &ProfileSample)> =
+        own.iter().map(|sample| (end_of(sample), sample)).collect();
+    order.sort_by_key(|&(end_ns, _)| end_ns);
     let mut gaps: Vec<Gap> = Vec::new();
     let mut cursor_ns = own.iter().map(|sample| sample.start_ns).min().unwrap_or(0);
-    for &sample in &order {
+    for (end_ns, sample) in order {
         if sample.start_ns > cursor_ns {
             gaps.push(Gap {
                 start_ns: cursor_ns,
@@ -55,7 +63,7 @@ fn lay_out_thread(own: &[ProfileSample], laid: &mut Vec<ProfileSample>) {
         if rest.weight_ns > 0 {
             laid.push(rest);
         }
-        cursor_ns = cursor_ns.max(end_of(sample));
+        cursor_ns = cursor_ns.max(end_ns);
     }
     if let Some(own) = laid.get_mut(first..) {
         own.sort_by_key(|sample| sample.start_ns);
@@ -126,7 +134,7 @@ mod tests {
             sample(0, 60, 10, 1),
             sample(1, 5, 10, 1),
         ];
-        let laid = lay_out(samples.clone());
+        let laid = lay_out(samples.clone().into_iter());
         assert_eq!(
             places(&laid),
             [
@@ -152,19 +160,31 @@ mod tests {
     }
 
     #[test]
+    fn what_has_no_length_is_left_out() {
+        let samples = [
+            sample(0, 0, 20, 2),
+            sample(0, 20, 0, 0),
+            sample(0, 20, 10, 1),
+        ];
+        let laid = lay_out(samples.into_iter());
+        assert_eq!(places(&laid), [(0, 20, 2), (20, 10, 1)]);
+    }
+
+    #[test]
     fn where_no_gap_is_left_it_stays() {
-        let laid = lay_out(vec![sample(0, 0, 20, 2), sample(0, 10, 20, 2)]);
+        let laid = lay_out([sample(0, 0, 20, 2), sample(0, 10, 20, 2)].into_iter());
         assert_eq!(places(&laid), [(0, 20, 2), (10, 20, 2)]);
     }
 
     #[test]
     fn several_gaps_serve_one_sample() {
-        let laid = lay_out(vec![
+        let samples = [
             sample(0, 0, 10, 1),
             sample(0, 20, 10, 1),
             sample(0, 40, 10, 1),
             sample(0, 30, 30, 3),
-        ]);
+        ];
+        let laid = lay_out(samples.into_iter());
         assert_eq!(
             places(&laid),
             [

@@ -128,7 +128,7 @@ impl SampleColumns<ColumnWriter> {
 }
 
 impl SampleColumns<ColumnReader<'_>> {
-    /// All samples, by start; those of one time by thread.
+    /// All samples, by thread and start.
     pub(super) fn decode(mut self, segment_start_ns: u64) -> Result<Vec<Sample>, Corrupt> {
         let count = row_count(
             self.count,
@@ -142,7 +142,6 @@ impl SampleColumns<ColumnReader<'_>> {
             before.advance(sample.thread, sample.start_ns, sample.weight_ns);
             samples.push(sample);
         }
-        samples.sort_by_key(|sample| (sample.start_ns, sample.thread));
         Ok(samples)
     }
 
