@@ -47,7 +47,9 @@ impl HostMemory {
         let now = Instant::now();
         // The thread's own period may end a little early.
         let is_due = |read: Instant| now.duration_since(read) + PERIOD / 10 >= PERIOD;
-        if !last && !self.read.is_none_or(is_due) {
+        // A process that is new may end before the next reading.
+        let is_new = |process: &Sampled| !self.listed.contains_key(&process.pid);
+        if !last && !self.read.is_none_or(is_due) && !sampled.iter().any(is_new) {
             return;
         }
         self.read = Some(now);
