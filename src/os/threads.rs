@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::sync::LazyLock;
 
 /// The fields of `/proc/PID/task/TID/schedstat`: they move only when the thread is scheduled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +28,17 @@ impl SchedStat {
     pub fn is_kept(&self) -> bool {
         self.slices != 0
     }
+}
+
+/// Whether this kernel keeps [`SchedStat`]. That of a thread alone does not tell: a new one that
+/// waits for its first time slice has zeros, too.
+pub fn keeps_schedstat() -> bool {
+    static KEPT: LazyLock<bool> = LazyLock::new(|| {
+        let own = std::process::id() as i32;
+        let found = ThreadFiles::open(own, own).schedstat();
+        found.is_ok_and(|found| found.is_kept())
+    });
+    *KEPT
 }
 
 /// The number of `futex`.

@@ -7,7 +7,7 @@ use crate::model::frame::Partial;
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::sample::ThreadState;
 use crate::os::resident::ResidentMemory;
-use crate::os::threads::TaskDirectory;
+use crate::os::threads::{TaskDirectory, keeps_schedstat};
 use crate::python::discover::Interpreter;
 use crate::python::threads::{
     GilRange, PythonThread, read_gil_range, read_newest_threads, read_threads_again,
@@ -86,7 +86,7 @@ impl TracedProcess {
     /// Whether it may be between a fork and an exec, or between two execs: it has a single thread
     /// that has hardly run.
     pub(super) fn may_exec_soon(&self) -> bool {
-        matches!(&self.threads[..], [thread] if thread.last.is_kept() && thread.last.run_ns < BEGINNING_NS)
+        matches!(&self.threads[..], [thread] if keeps_schedstat() && thread.last.run_ns < BEGINNING_NS)
     }
 
     /// Index of its first thread (in a trainer, the one that trains). `None` if the last poll found
