@@ -1,7 +1,7 @@
 //! Memory that is read by the page, and once: the objects of a model lie close to each other, and
 //! are read in many small parts.
 
-use crate::memory::{Memory, ReadError, ReadRequest};
+use crate::memory::{Memory, ReadError, ReadRequest, read_those};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
 
@@ -41,20 +41,9 @@ impl<'a> Pages<'a> {
         starts.dedup();
         starts.retain(|start| !pages.contains_key(start));
         starts.truncate(MAX_PAGES.saturating_sub(pages.len()));
-        let mut read = vec![vec![0; PAGE_BYTES as usize]; starts.len()];
-        let mut requests: Vec<ReadRequest<'_>> = starts
-            .iter()
-            .zip(&mut read)
-            .map(|(&address, page)| ReadRequest {
-                address,
-                buffer: page,
-                result: Ok(()),
-            })
-            .collect();
-        self.behind.read_many(&mut requests);
-        let is_read: Vec<bool> = requests.iter().map(|page| page.result.is_ok()).collect();
-        let found = starts.into_iter().zip(read).zip(is_read);
-        pages.extend(found.filter_map(|(page, is_read)| is_read.then_some(page)));
+        let read = read_those::<{ PAGE_BYTES as usize }>(&starts, self.behind);
+        let found = starts.into_iter().zip(read);
+        pages.extend(found.filter_map(|(start, page)| Some((start, page.ok()?.to_vec()))));
     }
 }
 
