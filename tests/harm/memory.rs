@@ -3,6 +3,11 @@
 use crate::faults::{How, Recorder, Target, any_python, program, run};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// Held by tests of which one makes the kernel kill a process, and the other looks at the machine's
+/// count of such kills.
+static KILLS: Mutex<()> = Mutex::new(());
 
 const PLAIN: How<'_> = How {
     options: &[],
@@ -65,6 +70,7 @@ fn a_target_at_the_limit_of_its_cgroup_was_killed_by_the_kernel() {
     let (Some(python), Some(group)) = (any_python(), Limited::new()) else {
         return;
     };
+    let _alone = KILLS.lock().unwrap_or_else(PoisonError::into_inner);
     let script = program("memory_ends.py");
     let shell = group.shell();
     let mut target = Target::start(&["sh", "-c", &shell, "sh", &python, &script, "heap"]);
@@ -88,10 +94,11 @@ fn a_target_at_the_limit_of_its_cgroup_was_killed_by_the_kernel() {
     assert!(text.contains("was killed by the kernel after"), "{text}");
 }
 
-/// A user's SIGKILL, of a process that has used much of its cgroup's memory, is not the kernel's.
+/// A user's SIGKILL is not the kernel's.
 #[test]
 fn a_target_that_a_user_kills_has_no_reason() {
     let Some(python) = any_python() else { return };
+    let _alone = KILLS.lock().unwrap_or_else(PoisonError::into_inner);
     let script = program("memory_ends.py");
     let mut target = Target::start(&[&python, &script, "heap"]);
     let recorder = Recorder::attach(target.pid(), PLAIN);
