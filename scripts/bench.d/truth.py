@@ -52,15 +52,16 @@ def z_scores(log, report, weights):
     return scores, samples
 
 
-def once(tool, folder, rate, seconds):
-    """One recorded run: its log, its report, and the weights of its samples."""
+def once(tool, folder, rate, seconds, arguments=(), options=None):
+    """One recorded run: its log, its report, and its recording."""
     log_path = os.path.join(folder, f"truth-{rate}.json")
-    command = [sys.executable, program("truth.py"), "--seconds", str(seconds), "--log", log_path]
-    options = ("--max-stopped", "100") if rate > 100 else ()
+    command = [sys.executable, program("truth.py"), "--seconds", str(seconds), "--log", log_path, *arguments]
+    if options is None:
+        options = ("--max-stopped", "100") if rate > 100 else ()
     with tool.launch(command, rate, options) as run:
         run.wait(seconds + 120)
     with open(log_path, encoding="utf-8") as file:
-        return json.load(file), tool.report(run.recording), tool.weights(run.recording)
+        return json.load(file), tool.report(run.recording), run.recording
 
 
 def measure(table, folder, quick):
@@ -75,8 +76,8 @@ def measure(table, folder, quick):
         for rate in (100, 1000):
             seconds = 5 if quick else (60 if rate == 100 else 30)
             with Load(os.cpu_count() or 2) if loaded else contextlib.nullcontext():
-                log, report, weights = once(tool, folder, rate, seconds)
-            scores, samples = z_scores(log, report, weights)
+                log, report, recording = once(tool, folder, rate, seconds)
+            scores, samples = z_scores(log, report, tool.weights(recording))
             worst = max(scores, key=lambda name: abs(scores[name]))
             name = f"{rate} Hz, {'loaded' if loaded else 'quiet'} ({samples:.0f} equal samples): {worst}"
             table.at_most(name, abs(scores[worst]), 3, "{:.2f}")

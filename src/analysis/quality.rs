@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 pub struct Captures {
     /// Sleeping threads that were read without a stop.
     pub asleep: u64,
-    /// Ticks in which a thread had not run since its last capture.
+    /// Ticks in which a thread had not run since its last capture, or had not moved.
     pub reused: u64,
     /// Threads that were stopped.
     pub stopped: u64,

@@ -14,6 +14,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 const MAX_RATE_HZ: f64 = 10_000.0;
+/// The same where Python frames alone are read, without stops.
+const MAX_PYTHON_RATE_HZ: f64 = 100_000.0;
 /// A year: a longer time is likely a typing error.
 const MAX_DURATION_S: f64 = 365.0 * 86_400.0;
 
@@ -29,12 +31,31 @@ pub(super) fn redaction(is_off: bool) -> Redaction {
 }
 
 pub(super) fn parse_rate(rate: f64) -> Result<f64, Failure> {
-    if rate > 0.0 && rate <= MAX_RATE_HZ {
+    parse_rate_up_to(MAX_RATE_HZ, rate)
+}
+
+/// `--rate`, beside `--nonblocking` and `--no-native`.
+pub(super) fn parse_record_rate(
+    rate: f64,
+    nonblocking: bool,
+    no_native: bool,
+) -> Result<f64, Failure> {
+    match nonblocking && no_native {
+        true => parse_rate_up_to(MAX_PYTHON_RATE_HZ, rate),
+        false => parse_rate(rate),
+    }
+}
+
+fn parse_rate_up_to(most: f64, rate: f64) -> Result<f64, Failure> {
+    if rate > 0.0 && rate <= most {
         return Ok(rate);
     }
     Err(Failure::usage(
         format!("--rate {rate} is out of range"),
-        format!("it is a number of samples per second, above 0 and up to {MAX_RATE_HZ}"),
+        format!(
+            "it is a number of samples per second, above 0 and up to {MAX_RATE_HZ}, \
+             with record --nonblocking --no-native up to {MAX_PYTHON_RATE_HZ}"
+        ),
     ))
 }
 

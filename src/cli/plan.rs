@@ -20,7 +20,7 @@ use super::monitor::Conditions;
 use super::objects::address::{self, Address};
 use super::option_values::{
     parse_duration, parse_duration_of, parse_editor, parse_gpu, parse_max_stopped, parse_ranks,
-    parse_rate, parse_regex, parse_snapshot, parse_trace, parse_trigger, redaction,
+    parse_record_rate, parse_regex, parse_snapshot, parse_trace, parse_trigger, redaction,
 };
 use super::output_names::{OutputFile, named_output, parse_outputs};
 use super::output_pattern;
@@ -627,7 +627,7 @@ pub(super) fn interval(
 
 fn session_options(arguments: SamplingArguments, rules: &Rules) -> Result<SessionOptions, Failure> {
     Ok(SessionOptions {
-        rate_hz: parse_rate(arguments.rate)?,
+        rate_hz: parse_record_rate(arguments.rate, arguments.nonblocking, arguments.no_native)?,
         native: !arguments.no_native,
         nonblocking: arguments.nonblocking,
         engine: engine(arguments.engine)?,
@@ -939,6 +939,12 @@ mod tests {
     }
 
     #[test]
+    fn python_frames_alone_are_read_more_often() {
+        let plan = record("--rate 100000 --nonblocking --no-native -p 1");
+        assert_eq!(plan.options.rate_hz, 100_000.0);
+    }
+
+    #[test]
     fn every_usage_error_has_status_2_and_a_hint() {
         for line in [
             "record",
@@ -947,6 +953,9 @@ mod tests {
             "record --ranks random:1 -- x",
             "record --rate nan -- x",
             "record --rate 1e9 -- x",
+            "record --rate 20000 --nonblocking -- x",
+            "record --rate 20000 --no-native -- x",
+            "record --rate 200000 --nonblocking --no-native -- x",
             "record --duration soon -- x",
             "record --thread-name ( -- x",
             "record --max-stopped 0 -- x",

@@ -72,7 +72,7 @@ fn line(snapshot: &ProgressSnapshot) -> String {
 
 /// `now` is what the target has at this moment: at its end, hardly any threads.
 fn text(snapshot: &ProgressSnapshot, now: &str) -> String {
-    // Samples of threads that had not run since the last one reuse its stack.
+    // Samples of threads that had not moved since the last one reuse its stack.
     let mut text = format!(
         "{} · {} read · {:.1} Hz{now} · stopped {:.1} %",
         clock(snapshot.elapsed),

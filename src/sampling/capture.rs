@@ -1,16 +1,19 @@
 //! One thread, read once: its state, its Python data stack and its native stack, in one vectored
 //! read.
 
+use super::footprint::{Footprint, NotedMemory};
 use super::raw::{Extent, RawSample, ThreadShared};
 use super::watched::WatchPlan;
 use crate::arch::{Architecture, Machine};
-use crate::memory::{LayeredMemory, Memory, ReadError};
+use crate::memory::{LayeredMemory, Memory, ReadError, ReadRequest, SnapshotMemory};
 use crate::model::frame::Partial;
 use crate::model::registers::Registers;
 use crate::os::clock::monotonic_ns;
 use crate::os::resident::ResidentMemory;
 use crate::python::discover::Interpreter;
-use crate::python::frames::{FrameError, PythonStack, data_stack_range, read_stack, state_range};
+use crate::python::frames::{
+    FrameError, PythonStack, data_stack_range, frame_ranges, lasting, read_stack, state_range,
+};
 use crate::torch::probe::progress::INT_BYTES;
 use std::io::IoSliceMut;
 
@@ -39,6 +42,8 @@ pub(super) struct ReadPlan {
     stack_bytes: usize,
     likely: LikelyStack,
     watched: WatchPlan,
+    /// Of the last capture, where that is the last state of the thread's Python frames.
+    footprint: Footprint,
 }
 
 /// The probable stack pointer of a stopped thread, or an address below it: the second lowest of its
@@ -118,17 +123,17 @@ impl ReadPlan {
         &mut self,
         interpreter: &Interpreter,
         memory: &dyn Memory,
-        sample: &mut RawSample,
+        (python, leaf_state): (&mut PythonStack, &mut u64),
     ) {
         let mut other = PythonStack::default();
         for state in &mut self.other_states {
             let read = read_stack(interpreter, *state, memory, &mut other);
-            if read.is_ok() && !other.frames.is_empty() && sample.python.join(&other) {
-                std::mem::swap(state, &mut sample.python_state);
+            if read.is_ok() && !other.frames.is_empty() && python.join(&other) {
+                std::mem::swap(state, leaf_state);
             }
         }
-        if self.state_address != Some(sample.python_state) {
-            self.state_address = Some(sample.python_state);
+        if self.state_address != Some(*leaf_state) {
+            self.state_address = Some(*leaf_state);
             self.data_stack = None;
         }
     }
@@ -147,6 +152,27 @@ impl ReadPlan {
         self.likely.low().filter(|&low| {
             matches!(shared.roots.extent(low), Extent::Known(length) if length as u64 <= SAME_STACK_BYTES)
         })
+    }
+
+    /// Ends the footprint of a read of running Python frames: progress counters belong to it, too.
+    fn seal_footprint(&mut self, snapshot: &SnapshotMemory) {
+        if !self.other_states.is_empty() {
+            return self.footprint.clear();
+        }
+        let ints = self.watched.last_ints().map(|address| (address, INT_BYTES));
+        for (address, length) in self.watched.ranges().iter().copied().chain(ints) {
+            let Ok(bytes) = snapshot.read_bytes(address, length) else {
+                return self.footprint.clear();
+            };
+            self.footprint.note(address, &bytes);
+        }
+        self.footprint.seal();
+    }
+
+    /// Whether the thread, which runs, has the same Python frames and progress as when it was last
+    /// read, some milliseconds ago at most.
+    pub(super) fn is_unchanged(&mut self, memory: &ResidentMemory, shared: &ThreadShared) -> bool {
+        !self.is_behind(shared) && self.footprint.is_unchanged(memory)
     }
 
     /// Whether the worker has published a new list of memory to read with the thread.
@@ -250,7 +276,7 @@ pub(super) fn capture(
     sample: &mut RawSample,
 ) -> Result<(), ReadError> {
     copy(subject, plan, stack_buffer, buffers, sample)?;
-    walk(subject, plan, sample);
+    walk(subject, plan, sample, false);
     Ok(())
 }
 
@@ -271,7 +297,7 @@ pub(super) fn capture_asleep(
         return Ok(false);
     }
     copied?;
-    let all_was_copied = walk(subject, plan, sample);
+    let all_was_copied = walk(subject, plan, sample, false);
     Ok(all_was_copied || sleeps_on())
 }
 
@@ -282,7 +308,21 @@ fn copy(
     buffers: &mut Buffers,
     sample: &mut RawSample,
 ) -> Result<(), ReadError> {
-    read_ranges(subject, plan, stack_buffer, buffers, sample)?;
+    copy_between(subject, plan, stack_buffer, buffers, sample, None)
+}
+
+/// With `around`, what the frames are in is copied three times: before all else and once more at
+/// the end into these two.
+fn copy_between(
+    subject: Subject<'_>,
+    plan: &mut ReadPlan,
+    stack_buffer: Vec<u8>,
+    buffers: &mut Buffers,
+    sample: &mut RawSample,
+    around: Option<&mut [SnapshotMemory; 2]>,
+) -> Result<(), ReadError> {
+    plan.footprint.clear();
+    read_ranges(subject, plan, stack_buffer, buffers, sample, around)?;
     if !plan.watched.is_empty() {
         read_moved_ints(subject.memory, &mut plan.watched, buffers, sample);
         sample.read_ns = monotonic_ns();
@@ -291,21 +331,29 @@ fn copy(
 }
 
 /// Walks the Python frames in what was copied. Returns whether that was all that it needed: the
-/// rest is read from the process.
-fn walk(subject: Subject<'_>, plan: &mut ReadPlan, sample: &mut RawSample) -> bool {
+/// rest is read from the process. `notes`: what the frames are read from is noted.
+fn walk(subject: Subject<'_>, plan: &mut ReadPlan, sample: &mut RawSample, notes: bool) -> bool {
     let mut all_was_copied = true;
     if let (Some(interpreter), Some(state)) = (subject.interpreter, plan.state_address) {
         sample.python_state = state;
         let snapshot = std::mem::take(&mut sample.snapshot);
         let layered = LayeredMemory::new(&snapshot, subject.memory);
-        let walked = read_stack(interpreter, state, &layered, &mut sample.python);
+        plan.footprint.clear();
+        let walked = match notes {
+            false => read_stack(interpreter, state, &layered, &mut sample.python),
+            true => {
+                let noted = NotedMemory::new(&layered, &mut plan.footprint);
+                read_stack(interpreter, state, &noted, &mut sample.python)
+            }
+        };
         sample.python_partial = walked.err().map(|error| match error {
             FrameError::TooDeep => Partial::TooDeep,
             FrameError::Read(_) if layered.is_spent() => Partial::TooDeep,
             _ => Partial::PythonUnreadable,
         });
         if !plan.other_states.is_empty() {
-            plan.join_others(interpreter, &layered, sample);
+            let (python, state) = (&mut sample.python, &mut sample.python_state);
+            plan.join_others(interpreter, &layered, (python, state));
         }
         plan.data_stack = data_stack_range(interpreter, sample.python_state, &layered);
         let missed = layered.into_missed();
@@ -413,6 +461,9 @@ fn planned_ranges(
     ranges
 }
 
+/// Index of the data stack, where it is known, among the planned ranges of a thread that runs.
+const DATA_STACK: usize = 1;
+
 /// A range to read, into the start of a buffer.
 struct Wanted {
     address: u64,
@@ -426,9 +477,32 @@ fn read_ranges(
     stack_buffer: Vec<u8>,
     buffers: &mut Buffers,
     sample: &mut RawSample,
+    mut around: Option<&mut [SnapshotMemory; 2]>,
 ) -> Result<(), ReadError> {
     let stack_pointer = subject.stack_pointer;
-    let planned = planned_ranges(subject.interpreter, plan, &sample.shared, stack_pointer);
+    let mut planned = planned_ranges(subject.interpreter, plan, &sample.shared, stack_pointer);
+    // The first ranges are copied before, and again after, those up to `end`.
+    let (mut first, mut end) = (0, planned.len());
+    if around.is_some() {
+        // Before 3.11 frames are objects of their own: they are in any of the ranges.
+        let frames = match plan.data_stack {
+            Some(_) => DATA_STACK..DATA_STACK + 1,
+            None => 0..end,
+        };
+        let frames = planned[frames].to_vec();
+        first = frames.len();
+        let rest = planned.split_off(0);
+        let others = rest.into_iter().filter(|range| !frames.contains(range));
+        planned.extend(
+            frames
+                .iter()
+                .copied()
+                .chain(others)
+                .chain(frames.iter().copied()),
+        );
+        end = planned.len();
+        planned.extend(frames);
+    }
     let mut ranges: Vec<Wanted> = Vec::with_capacity(planned.len());
     let mut stack_buffer = Some(stack_buffer);
     for (address, length) in planned {
@@ -464,7 +538,7 @@ fn read_ranges(
     };
     drop(slices);
     let mut stack_bytes = 0;
-    for range in ranges {
+    for (index, range) in ranges.into_iter().enumerate() {
         let here = available.min(range.length);
         available -= here;
         // The stack may end before the requested end; of other ranges a part is of no use.
@@ -474,9 +548,12 @@ fn read_ranges(
             buffers.put_back(range.buffer);
             continue;
         }
-        sample
-            .snapshot
-            .insert_part(range.address, range.buffer, here);
+        let copies = match &mut around {
+            Some([before, _]) if index < first => before,
+            Some([_, after]) if index >= end => after,
+            _ => &mut sample.snapshot,
+        };
+        copies.insert_part(range.address, range.buffer, here);
     }
     if stack_pointer.is_some() {
         plan.stack_bytes = stack_bytes;
@@ -560,46 +637,97 @@ fn learn(
     }
 }
 
-/// Reads Python frames of a thread that may be running, until two successive reads agree.
+/// Reads Python frames of a thread that may be running. The data stack is copied before, and twice
+/// after, what points to the leaf. Frames that are the same in all three copies were there all the
+/// time, so that another one that they call, as the middle copy has it, was called by them. Frames
+/// elsewhere, of generators, are copied in between and once more at the end.
 ///
-/// Returns whether they agreed. If not, the frames that both reads share at the root end are kept,
-/// and the leaf is marked `Torn`.
+/// Returns whether such a stack was found. If not, what was there all the time is kept of the last
+/// one, and marked `Torn`. `follows`: [`ReadPlan::is_unchanged`] will be asked.
 pub(super) fn capture_unstopped(
     memory: &ResidentMemory,
     interpreter: &Interpreter,
     plan: &mut ReadPlan,
     buffers: &mut Buffers,
     sample: &mut RawSample,
+    follows: bool,
 ) -> Result<bool, ReadError> {
-    const TRIES: usize = 4;
+    const TRIES: usize = 8;
     let subject = Subject {
         memory,
         interpreter: Some(interpreter),
         stack_pointer: None,
     };
-    let mut before: Option<Vec<(u64, u64)>> = None;
+    let mut around: [SnapshotMemory; 2] = Default::default();
     plan.watched.refresh(&sample.shared.watched);
-    for _ in 0..TRIES {
+    for left in (0..TRIES).rev() {
         buffers.reclaim(sample);
         sample.python.clear();
         let spare = buffers.take(0);
-        capture(subject, plan, spare, buffers, sample)?;
-        let here: Vec<(u64, u64)> = sample
-            .python
-            .frames
-            .iter()
-            .map(|frame| (frame.frame_address, frame.code_address))
-            .collect();
-        if let Some(before) = &before
-            && *before == here
-            && sample.python_partial.is_none()
-        {
+        copy_between(subject, plan, spare, buffers, sample, Some(&mut around))?;
+        walk(subject, plan, sample, follows);
+        let stack = &sample.python;
+        let now = LayeredMemory::new(&sample.snapshot, memory);
+        let copies = around.iter().map(|copy| {
+            let copy = LayeredMemory::new(copy, &now);
+            lasting(interpreter, stack, &now, &copy)
+        });
+        let lasts = copies.min().unwrap_or(0);
+        for buffer in around.iter_mut().flat_map(SnapshotMemory::drain) {
+            buffers.put_back(buffer);
+        }
+        // The first frame calls, and is not called: where a frame has just ended, it seems to be
+        // one.
+        let has_root = lasts > 0 || stack.frames.is_empty();
+        let is_whole = sample.python_partial.is_none() && lasts + 1 >= stack.frames.len();
+        if has_root && is_whole && lasts_elsewhere(memory, interpreter, plan.data_stack, sample) {
+            if follows {
+                plan.seal_footprint(&sample.snapshot);
+            }
             return Ok(true);
         }
-        before = Some(here);
+        if left == 0 {
+            sample.python.keep_root(lasts);
+        }
     }
+    plan.footprint.clear();
     sample.python_partial = Some(Partial::Torn);
     Ok(false)
+}
+
+/// Whether the frames that are not in the data stack are still those that were copied.
+fn lasts_elsewhere(
+    memory: &ResidentMemory,
+    interpreter: &Interpreter,
+    data_stack: Option<(u64, usize)>,
+    sample: &RawSample,
+) -> bool {
+    let Some((start, used)) = data_stack else {
+        return true;
+    };
+    let within = start..start.saturating_add(used as u64);
+    let ranges = frame_ranges(interpreter, &sample.python, within);
+    if ranges.is_empty() {
+        return true;
+    }
+    let mut copies: Vec<Vec<u8>> = ranges.iter().map(|&(_, length)| vec![0; length]).collect();
+    let mut requests: Vec<ReadRequest<'_>> = ranges
+        .iter()
+        .zip(&mut copies)
+        .map(|(&(address, _), buffer)| ReadRequest {
+            address,
+            buffer,
+            result: Ok(()),
+        })
+        .collect();
+    memory.read_many(&mut requests);
+    let mut later = SnapshotMemory::default();
+    for ((address, _), bytes) in ranges.into_iter().zip(copies) {
+        later.insert(address, bytes);
+    }
+    let now = LayeredMemory::new(&sample.snapshot, memory);
+    let later = LayeredMemory::new(&later, &now);
+    lasting(interpreter, &sample.python, &now, &later) == sample.python.frames.len()
 }
 
 /// [`capture`] of a running thread of which the kernel has just copied the registers and the stack:
@@ -617,7 +745,7 @@ pub(super) fn capture_sampled(
     // What was added last is what is read: the stack as it was then.
     sample.snapshot.insert_part(address, stack, length);
     copied?;
-    walk(subject, plan, sample);
+    walk(subject, plan, sample, false);
     Ok(())
 }
 

@@ -14,6 +14,7 @@ mod code_copies;
 mod control;
 mod execs;
 mod fallback;
+mod footprint;
 mod held_reader;
 mod image;
 pub mod inspect;

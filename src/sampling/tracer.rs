@@ -55,6 +55,9 @@ const FIRST_NS: u64 = 150_000_000;
 /// Longest sleep before events and requests of the other threads are handled, ns.
 const NAP_NS: u64 = 100_000_000;
 
+/// A wait that is shorter than this is no sleep, ns: to wake takes as long.
+const NO_SLEEP_NS: u64 = 50_000;
+
 /// How long the first tick waits for interpreter discovery in a program that already runs, ns.
 const ATTACH_NS: u64 = 500_000_000;
 /// How long to wait at the end for outstanding stop requests, ns.
@@ -75,6 +78,10 @@ pub(super) struct Tracer {
     schedule: Schedule,
     /// The longest stop of the tick, ns.
     longest_stop_ns: u64,
+    /// Whether this tick looks for new processes and threads, and at memory; and the start of the
+    /// last one that did.
+    looks: bool,
+    looked_ns: u64,
     /// Polls so far, and their stops, account for the time up to here.
     accounted_to: TimePoint,
     quality: Quality,
@@ -120,6 +127,8 @@ impl Tracer {
             next_thread: 0,
             schedule,
             longest_stop_ns: 0,
+            looks: true,
+            looked_ns: 0,
             accounted_to: TimePoint {
                 ns: now_ns,
                 ticks: 0,
@@ -182,6 +191,10 @@ impl Tracer {
             // Short sleeps, for the same reason as within a tick.
             Capture::nap(until - now_ns);
             self.collect_late_stops();
+        } else if until - now_ns < NO_SLEEP_NS {
+            while monotonic_ns() < until {
+                std::hint::spin_loop();
+            }
         } else {
             sleep_until(until);
         }

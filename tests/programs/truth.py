@@ -15,6 +15,7 @@ import json
 import os
 import random
 import sys
+import threading
 import time
 
 import compiled
@@ -82,6 +83,26 @@ def random_work(log, draw):
         log.run(function, now() + int(draw.uniform(0.5, 9) * MS))
 
 
+def native_work(log, draw, end):
+    while now() < end:
+        log.run(draw.choice([native_one, native_one, native_two]), now() + int(draw.uniform(0.5, 9) * MS))
+
+
+def work_in_threads(count, seed, end):
+    logs = [Log() for _ in range(count)]
+    work = [threading.Thread(target=native_work, args=(log, random.Random(seed + number), end)) for number, log in enumerate(logs)]
+    for thread in work:
+        thread.start()
+    for thread in work:
+        thread.join()
+    log = Log()
+    for each in logs:
+        log.switches += each.switches
+        for name, spent in each.totals.items():
+            log.totals[name] = log.totals.get(name, 0) + spent
+    return log
+
+
 def waits(log, draw):
     for _ in range(12):
         log.run(draw.choice([burn_python, native_two]), now() + int(draw.uniform(0.3, 3) * MS))
@@ -103,6 +124,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, help="so many threads that do native work, and nothing else")
     parser.add_argument("--wait", action="store_true", help="start at a line on stdin")
     parser.add_argument("--log", help="write the result there and not to stdout")
     arguments = parser.parse_args()
@@ -111,6 +133,8 @@ def main():
         sys.stdin.readline()
     draw, log, steps, begin = random.Random(arguments.seed), Log(), 0, now()
     end = begin + int(arguments.seconds * 1e9)
+    if arguments.threads:
+        log = work_in_threads(arguments.threads, arguments.seed, end)
     while now() < end:
         random_work(log, draw)
         waits(log, draw)

@@ -53,6 +53,12 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// The code that the frame at this address runs, and the frame that called it.
+    pub(super) fn links(&self, frame: &PythonFrame) -> Option<(u64, u64)> {
+        let head = self.head(frame.frame_address).ok()?;
+        Some((head.code, head.previous))
+    }
+
     fn pointer(&self, base: u64, offset: u32) -> Result<u64, FrameError> {
         Ok(self.memory.read_u64(base.wrapping_add(offset.into()))?)
     }

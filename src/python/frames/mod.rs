@@ -141,6 +141,18 @@ impl PythonStack {
         }
     }
 
+    /// Keeps this many frames, from the root on.
+    pub fn keep_root(&mut self, count: usize) {
+        let dropped = self.frames.len().saturating_sub(count);
+        self.frames.drain(..dropped);
+        self.runs.retain_mut(|run| {
+            let range = run.range();
+            run.first = range.start.saturating_sub(dropped) as u32;
+            run.length = range.end.saturating_sub(dropped.max(range.start)) as u32;
+            run.length > 0
+        });
+    }
+
     /// Address of the innermost evaluation; `u64::MAX` if it is not known.
     pub fn innermost(&self) -> u64 {
         let first = self.runs.first();
@@ -210,6 +222,35 @@ pub fn data_stack_range(
         .checked_sub(chunk)
         .filter(|&used| chunk != 0 && used <= MAX_CHUNK)?;
     Some((chunk, usize::try_from(used).ok()?))
+}
+
+/// How many frames of a stack, from its root on, are the same in two memories: they run the same
+/// code and were called by the same frame.
+pub fn lasting(
+    interpreter: &Interpreter,
+    stack: &PythonStack,
+    memory: &dyn Memory,
+    other: &dyn Memory,
+) -> usize {
+    let (here, there) = (
+        Walk::new(interpreter, memory),
+        Walk::new(interpreter, other),
+    );
+    let frames = stack.frames.iter().rev();
+    let is_same = |frame: &&PythonFrame| here.links(frame) == there.links(frame);
+    frames.take_while(is_same).count()
+}
+
+/// Addresses and lengths of what shows whether frames last: of those that are not in `but`.
+pub fn frame_ranges(
+    interpreter: &Interpreter,
+    stack: &PythonStack,
+    but: std::ops::Range<u64>,
+) -> Vec<(u64, usize)> {
+    let length = interpreter.layout.frame.head as usize;
+    let addresses = stack.frames.iter().map(|frame| frame.frame_address);
+    let others = addresses.filter(|address| !but.contains(address));
+    others.map(|address| (address, length)).collect()
 }
 
 /// Reads the frames of the thread whose `PyThreadState` is at `state_address` into `out`, which is

@@ -40,11 +40,16 @@ const MMAP_LOCKERS: [u32; 7] = [
     number(Sysno::remap_file_pages),
 ];
 
+/// Rate from which on a thread that is read while it runs is first compared with its last read, Hz.
+const FOLLOWED_HZ: f64 = 1000.0;
+
 /// Stops, reads and resumes.
 #[derive(Debug)]
 pub(super) struct Capture {
     native: bool,
     once: bool,
+    /// The rate is so high that running threads are often found as they were.
+    follows: bool,
     pub(super) buffers: Buffers,
     pub(super) spare: SamplePool,
     late: LateStops,
@@ -94,6 +99,7 @@ impl Capture {
         Self {
             native: options.native,
             once: options.once,
+            follows: options.rate_hz >= FOLLOWED_HZ,
             buffers: Buffers::default(),
             spare: SamplePool::default(),
             late: LateStops::default(),
@@ -269,6 +275,12 @@ impl Capture {
         Asleep::Read(sample)
     }
 
+    /// Whether a running thread has the Python frames that it had when it was last read.
+    pub(super) fn is_unchanged(&self, process: &mut TracedProcess, at: usize) -> bool {
+        let thread = &mut process.threads[at];
+        self.follows && thread.plan.is_unchanged(&process.memory, &thread.shared)
+    }
+
     /// Reads the Python frames of a running thread. The flag is true if they changed during the
     /// read. `None` without an interpreter.
     pub(super) fn unstopped(
@@ -285,6 +297,7 @@ impl Capture {
             &mut process.threads[at].plan,
             &mut self.buffers,
             &mut sample,
+            self.follows,
         );
         process.copy_codes(&mut self.buffers, &mut sample);
         let is_torn = matches!(read, Ok(false));

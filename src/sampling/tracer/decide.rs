@@ -5,7 +5,7 @@ use super::process::TracedProcess;
 use super::wake_cpu::WakeCpu;
 use crate::model::frame::Partial;
 use crate::sampling::budget::{Budget, Claim};
-use crate::sampling::session::{Engine, SessionOptions};
+use crate::sampling::session::SessionOptions;
 
 /// How long a running thread may be deferred before its Python frames are read without a stop, ns:
 /// where stops wait for a CPU, few fit into the budget, and a thread blocked in the kernel may take
@@ -57,10 +57,9 @@ impl Decide {
             by_kernel: options.samples_by_kernel(),
             gil_only: options.gil_only,
             stop_any_child: options.stop_any_child,
-            budget: match options.engine {
-                Engine::Ptrace => Budget::new(options.max_stopped, period_ns),
-                // Nothing is stopped.
-                Engine::Perf(_) => Budget::new(f64::INFINITY, period_ns),
+            budget: match options.never_stops() {
+                true => Budget::new(f64::INFINITY, period_ns),
+                false => Budget::new(options.max_stopped, period_ns),
             },
             wake_cpu: WakeCpu::default(),
         }

@@ -58,7 +58,8 @@ impl Tracer {
     /// Reads the memory of each process whose first thread was polled in this tick and does not
     /// sleep on: what changes meanwhile is found when it wakes.
     pub(super) fn read_memory(&mut self, tick: Tick) {
-        if self.options.once || self.options.idle_threads == IdleThreads::Loose {
+        let is_loose = self.options.idle_threads == IdleThreads::Loose;
+        if self.options.once || is_loose || !self.looks {
             return;
         }
         for process in &mut self.processes {

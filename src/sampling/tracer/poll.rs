@@ -109,6 +109,18 @@ impl Poll {
             thread.reuse();
             return Found::Accounted;
         }
+        if unscheduled && self.runs_on(thread) {
+            process.stopped = Some(false);
+            return Found::Candidate(Candidate {
+                process: index,
+                thread: at,
+                slices: now.slices,
+                asleep: None,
+                stop_would_interrupt: false,
+                sleeps_briefly: false,
+                woke: false,
+            });
+        }
         let previous = thread.last;
         let ran = thread.advance(now);
         thread.ledger.add_scheduled(ran);
@@ -174,6 +186,15 @@ impl Poll {
             return Found::Candidate(candidate);
         }
         Found::Asleep(candidate, whereabouts, now)
+    }
+
+    /// Whether a thread that ran at the last poll, and was not scheduled since, is still on its
+    /// CPU, or still waits for one: to fall asleep it leaves it, which shows in its scheduling
+    /// statistics. After a stop it may be elsewhere.
+    fn runs_on(self, thread: &TracedThread) -> bool {
+        self.nonblocking
+            && matches!(thread.last_poll, LastPoll::Running)
+            && thread.plan.state_address.is_some()
     }
 
     /// Whether a sleeper has to be stopped for its registers, and a stop does not end its system

@@ -27,6 +27,9 @@ const GATED_THREADS: usize = 400;
 /// How often new Python thread states are searched for, ns: a C++ thread may create and delete one
 /// at any time (PyGILState_Ensure), and a thread that was just started has none at first.
 const PYTHON_THREADS_NS: u64 = 5_000_000;
+/// Shortest time between two looks for new processes and threads, and at the memory of processes,
+/// ns: at very high rates they would take most of the time.
+const LOOKS_NS: u64 = 500_000;
 /// Shortest time between two lists of threads, and between two searches for Python thread states,
 /// where idle threads are followed loosely, ns.
 const LOOSE_LIST_NS: u64 = 2_000_000_000;
@@ -57,7 +60,11 @@ impl Tracer {
     pub(super) fn tick(&mut self, tick: Tick) {
         self.quality.ticks += 1;
         let is_close = self.options.idle_threads == IdleThreads::Close;
-        if is_close || self.quality.ticks.is_multiple_of(LOOSE_KEEPER_TICKS) {
+        self.looks = tick.start_ns >= self.looked_ns + LOOKS_NS;
+        if self.looks {
+            self.looked_ns = tick.start_ns;
+        }
+        if self.looks && (is_close || self.quality.ticks.is_multiple_of(LOOSE_KEEPER_TICKS)) {
             self.wake_keeper();
         }
         self.quality.late_ticks += u64::from(tick.late);
@@ -124,8 +131,13 @@ impl Tracer {
         tick: Tick,
         candidates: &mut Vec<Candidate>,
     ) {
+        let looks = self.looks;
         let process = &mut self.processes[index];
-        let Ok(link_count) = process.tasks.link_count() else {
+        let link_count = match looks {
+            true => process.tasks.link_count().ok(),
+            false => Some(process.link_count),
+        };
+        let Some(link_count) = link_count else {
             process.exited = true;
             return;
         };
@@ -280,7 +292,9 @@ impl Tracer {
     ) {
         let weight_ns = tick.weight_ns();
         let mut gil = Holders::default();
-        for candidate in &candidates {
+        // Samples of running threads that nothing stops do not have it.
+        let wants_gil = !self.options.nonblocking || self.options.gil_only;
+        for candidate in candidates.iter().filter(|_| wants_gil) {
             let process = &self.processes[candidate.process];
             gil.entry(candidate.process)
                 .or_insert_with(|| gils_of(process));
@@ -432,6 +446,10 @@ impl Tracer {
         let (index, at) = (candidate.process, candidate.thread);
         let process = &mut self.processes[index];
         process.threads[at].last_poll = LastPoll::Running;
+        if self.capture.is_unchanged(process, at) {
+            process.threads[at].reuse();
+            return;
+        }
         let read = self.capture.unstopped(process, at, candidate.slices);
         if let Some((mut sample, is_torn)) = read {
             self.quality.torn_retries += u64::from(is_torn);
