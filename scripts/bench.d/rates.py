@@ -114,7 +114,8 @@ def with_stops(table, folder, quick):
                 seconds[name] += int(count) if f";{name} (" in stack else 0
         known, true = sum(seconds.values()), log["functions"]
         share, true_share = seconds["native_one"] / known, true["native_one"] / sum(true.values())
-        # A stop that is left out is charged to the next one: each capture counts once, for as long as it stands.
+        # A stop that is left out is charged to the next one: each capture counts once, for as long
+        # as it stands.
         captures = [(stood_s, 1) for stood_s, _ in tool.weights(recording)]
         samples = truth.effective(captures) * known / everything
         error = (true_share * (1 - true_share) / samples) ** 0.5

@@ -12,10 +12,11 @@ use crate::os::clock::monotonic_ns;
 use crate::os::resident::ResidentMemory;
 use crate::python::discover::Interpreter;
 use crate::python::frames::{
-    FrameError, PythonStack, data_stack_range, frame_ranges, lasting, read_stack, state_range,
+    FrameError, PythonStack, data_stack_range, frame_range, lasts, read_stack, state_range,
 };
 use crate::torch::probe::progress::INT_BYTES;
 use std::io::IoSliceMut;
+use std::ops::Range;
 
 /// Stack bytes that are copied while the address of the root is unknown.
 const UNKNOWN_STACK_BYTES: usize = 256 << 10;
@@ -93,6 +94,9 @@ impl LikelyStack {
 impl ReadPlan {
     /// Resets everything about Python: the thread has another state, or another program runs.
     pub(super) fn set_states(&mut self, states: &[u64]) {
+        if !self.has_states(states) {
+            self.footprint.clear();
+        }
         let mut rest: Vec<u64> = states.to_vec();
         // The state that ran last stays the first.
         let known = self.state_address.filter(|known| rest.contains(known));
@@ -167,6 +171,18 @@ impl ReadPlan {
             self.footprint.note(address, &bytes);
         }
         self.footprint.seal();
+    }
+
+    /// The part of the data stack that the next capture copies.
+    fn copied_data_stack(&self) -> Range<u64> {
+        let (start, used) = self.data_stack.unwrap_or_default();
+        let used = used.min(MAX_DATA_STACK_BYTES) as u64;
+        start..start.saturating_add(used)
+    }
+
+    /// The stack of the last capture is not known, or another one was recorded since.
+    pub(super) fn forget_footprint(&mut self) {
+        self.footprint.clear();
     }
 
     /// Whether the thread, which runs, has the same Python frames and progress as when it was last
@@ -429,7 +445,8 @@ pub(super) fn look_up(
 }
 
 /// Addresses and lengths of the ranges to read of a thread whose stack begins at `stack_pointer`.
-/// Ranges that may fail come last: the kernel stops at the first page that is not mapped.
+/// Ranges that may fail come last: the kernel stops at the first page that is not mapped. (Where a
+/// thread runs, the data stack comes first, and may have been freed.)
 fn planned_ranges(
     interpreter: Option<&Interpreter>,
     plan: &ReadPlan,
@@ -640,7 +657,7 @@ fn learn(
 /// Reads Python frames of a thread that may be running. The data stack is copied before, and twice
 /// after, what points to the leaf. Frames that are the same in all three copies were there all the
 /// time, so that another one that they call, as the middle copy has it, was called by them. Frames
-/// elsewhere, of generators, are copied in between and once more at the end.
+/// elsewhere (of generators, in older parts of the data stack) are read once more at the end.
 ///
 /// Returns whether such a stack was found. If not, what was there all the time is kept of the last
 /// one, and marked `Torn`. `follows`: [`ReadPlan::is_unchanged`] will be asked.
@@ -664,30 +681,46 @@ pub(super) fn capture_unstopped(
         buffers.reclaim(sample);
         sample.python.clear();
         let spare = buffers.take(0);
-        copy_between(subject, plan, spare, buffers, sample, Some(&mut around))?;
+        let copied = plan.copied_data_stack();
+        match copy_between(subject, plan, spare, buffers, sample, Some(&mut around)) {
+            // A part of the data stack that is no longer needed is freed.
+            Err(ReadError::Unmapped(_)) if plan.data_stack.take().is_some() => continue,
+            read => read?,
+        }
+        if !copied.is_empty() && around[1].buffer_bytes() == 0 {
+            // The read ended at something else that was freed.
+            plan.extras.clear();
+            continue;
+        }
         walk(subject, plan, sample, follows);
-        let stack = &sample.python;
+        if sample.python_partial == Some(Partial::TooDeep) {
+            return Ok(false);
+        }
+        let frames = &sample.python.frames;
         let now = LayeredMemory::new(&sample.snapshot, memory);
         let copies = around.iter().map(|copy| {
             let copy = LayeredMemory::new(copy, &now);
-            lasting(interpreter, stack, &now, &copy)
+            let from_root = frames.iter().rev();
+            from_root
+                .take_while(|frame| lasts(interpreter, frame, &now, &copy))
+                .count()
         });
-        let lasts = copies.min().unwrap_or(0);
+        let lasting = copies.min().unwrap_or(0);
         for buffer in around.iter_mut().flat_map(SnapshotMemory::drain) {
             buffers.put_back(buffer);
         }
         // The first frame calls, and is not called: where a frame has just ended, it seems to be
         // one.
-        let has_root = lasts > 0 || stack.frames.is_empty();
-        let is_whole = sample.python_partial.is_none() && lasts + 1 >= stack.frames.len();
-        if has_root && is_whole && lasts_elsewhere(memory, interpreter, plan.data_stack, sample) {
+        let has_root = lasting > 0 || frames.is_empty();
+        let is_whole = sample.python_partial.is_none() && lasting + 1 >= frames.len();
+        if has_root && is_whole && last_elsewhere(memory, interpreter, copied, sample) {
             if follows {
                 plan.seal_footprint(&sample.snapshot);
             }
             return Ok(true);
         }
         if left == 0 {
-            sample.python.keep_root(lasts);
+            sample.python.keep_root(lasting);
         }
     }
     plan.footprint.clear();
@@ -695,39 +728,48 @@ pub(super) fn capture_unstopped(
     Ok(false)
 }
 
-/// Whether the frames that are not in the data stack are still those that were copied.
-fn lasts_elsewhere(
+/// Whether the frames that are not in the part of the data stack that was copied are still those
+/// that were read. Before 3.11 there is no data stack.
+fn last_elsewhere(
     memory: &ResidentMemory,
     interpreter: &Interpreter,
-    data_stack: Option<(u64, usize)>,
+    copied: Range<u64>,
     sample: &RawSample,
 ) -> bool {
-    let Some((start, used)) = data_stack else {
-        return true;
-    };
-    let within = start..start.saturating_add(used as u64);
-    let ranges = frame_ranges(interpreter, &sample.python, within);
-    if ranges.is_empty() {
+    if interpreter.layout.thread.datastack_chunk.is_none() {
         return true;
     }
-    let mut copies: Vec<Vec<u8>> = ranges.iter().map(|&(_, length)| vec![0; length]).collect();
-    let mut requests: Vec<ReadRequest<'_>> = ranges
+    let frames = sample.python.frames.iter();
+    let elsewhere: Vec<_> = frames
+        .filter(|frame| !copied.contains(&frame.frame_address))
+        .collect();
+    let ranges = elsewhere
         .iter()
-        .zip(&mut copies)
-        .map(|(&(address, _), buffer)| ReadRequest {
-            address,
+        .map(|frame| frame_range(interpreter, frame));
+    let mut copies: Vec<_> = ranges
+        .map(|(address, length)| (address, vec![0; length]))
+        .collect();
+    let mut requests: Vec<_> = copies
+        .iter_mut()
+        .map(|(address, buffer)| ReadRequest {
+            address: *address,
             buffer,
             result: Ok(()),
         })
         .collect();
     memory.read_many(&mut requests);
-    let mut later = SnapshotMemory::default();
-    for ((address, _), bytes) in ranges.into_iter().zip(copies) {
-        later.insert(address, bytes);
+    if requests.iter().any(|request| request.result.is_err()) {
+        return false;
     }
     let now = LayeredMemory::new(&sample.snapshot, memory);
-    let later = LayeredMemory::new(&later, &now);
-    lasting(interpreter, &sample.python, &now, &later) == sample.python.frames.len()
+    elsewhere
+        .into_iter()
+        .zip(copies)
+        .all(|(frame, (address, bytes))| {
+            let mut later = SnapshotMemory::default();
+            later.insert(address, bytes);
+            lasts(interpreter, frame, &now, &later)
+        })
 }
 
 /// [`capture`] of a running thread of which the kernel has just copied the registers and the stack:

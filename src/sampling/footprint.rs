@@ -47,6 +47,9 @@ impl Footprint {
 
     /// Adds what was read at an address.
     pub(super) fn note(&mut self, address: u64, bytes: &[u8]) {
+        if self.bytes.len() > MAX_BYTES {
+            return;
+        }
         self.noted.push(Noted {
             address,
             length: bytes.len(),
@@ -79,8 +82,9 @@ impl Footprint {
                 }
             }
         }
-        if total > MAX_BYTES || self.spans.len() > MAX_SPANS {
-            self.clear();
+        let is_too_much = total.max(self.bytes.len()) > MAX_BYTES;
+        if is_too_much || self.spans.len() > MAX_SPANS {
+            return self.clear();
         }
         self.now.resize(total, 0);
         self.sealed_ns = monotonic_ns();

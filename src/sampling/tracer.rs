@@ -191,7 +191,7 @@ impl Tracer {
             // Short sleeps, for the same reason as within a tick.
             Capture::nap(until - now_ns);
             self.collect_late_stops();
-        } else if until - now_ns < NO_SLEEP_NS {
+        } else if until - now_ns < NO_SLEEP_NS && !self.decide.wake_cpu.shares_trainer_cpu() {
             while monotonic_ns() < until {
                 std::hint::spin_loop();
             }
@@ -286,6 +286,7 @@ impl Tracer {
             // The stack was dropped, so later ticks cannot reuse it.
             self.processes[index].threads[at].last_poll = LastPoll::Unknown;
             self.processes[index].threads[at].captures = 0;
+            self.processes[index].threads[at].plan.forget_footprint();
         }
     }
 
@@ -293,6 +294,7 @@ impl Tracer {
     fn record_without_stack(&mut self, index: usize, at: usize, why: Partial) {
         self.flush_reused(index, at, false);
         let thread = &mut self.processes[index].threads[at];
+        thread.plan.forget_footprint();
         let mut sample = thread.sample(Charged::default(), Method::NotCaptured);
         thread.charge(&mut sample, Method::NotCaptured);
         self.outbox.span(sample, Some(why));

@@ -86,6 +86,22 @@ def goes_down(left):
 
 
 @case
+def spins_after_it_was_deep():
+    # CPython gets more memory for its frames, and frees it.
+    while True:
+        goes_deeper(600)  # > goes_deeper
+        x = 0
+        while x < 300_000:
+            x += 1
+
+
+def goes_deeper(left):
+    if left:
+        goes_deeper(left - 1)  # > goes_deeper
+    return left
+
+
+@case
 def drives_generators():
     while True:
         for x in outer_generator():  # > outer_generator

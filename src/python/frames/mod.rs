@@ -224,33 +224,21 @@ pub fn data_stack_range(
     Some((chunk, usize::try_from(used).ok()?))
 }
 
-/// How many frames of a stack, from its root on, are the same in two memories: they run the same
-/// code and were called by the same frame.
-pub fn lasting(
+/// Whether a frame that was read runs the same code in two memories, and was called by the same
+/// frame.
+pub fn lasts(
     interpreter: &Interpreter,
-    stack: &PythonStack,
+    frame: &PythonFrame,
     memory: &dyn Memory,
     other: &dyn Memory,
-) -> usize {
-    let (here, there) = (
-        Walk::new(interpreter, memory),
-        Walk::new(interpreter, other),
-    );
-    let frames = stack.frames.iter().rev();
-    let is_same = |frame: &&PythonFrame| here.links(frame) == there.links(frame);
-    frames.take_while(is_same).count()
+) -> bool {
+    let links = |memory| Walk::new(interpreter, memory).links(frame);
+    links(memory).is_some_and(|here| here.0 == frame.code_address && links(other) == Some(here))
 }
 
-/// Addresses and lengths of what shows whether frames last: of those that are not in `but`.
-pub fn frame_ranges(
-    interpreter: &Interpreter,
-    stack: &PythonStack,
-    but: std::ops::Range<u64>,
-) -> Vec<(u64, usize)> {
-    let length = interpreter.layout.frame.head as usize;
-    let addresses = stack.frames.iter().map(|frame| frame.frame_address);
-    let others = addresses.filter(|address| !but.contains(address));
-    others.map(|address| (address, length)).collect()
+/// Address and length of what [`lasts`] needs of a frame.
+pub fn frame_range(interpreter: &Interpreter, frame: &PythonFrame) -> (u64, usize) {
+    (frame.frame_address, interpreter.layout.frame.head as usize)
 }
 
 /// Reads the frames of the thread whose `PyThreadState` is at `state_address` into `out`, which is

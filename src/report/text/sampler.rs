@@ -179,7 +179,7 @@ fn captures(out: &mut String, quality: &QualitySummary) {
     let read = fresh.stopped + fresh.asleep + fresh.sampled + fresh.unstopped;
     let mut parts = vec![format!("  captures: {} read ({kinds})", count(read))];
     parts.push(format!(
-        "reused {} (thread had not moved)",
+        "reused {} (had not moved)",
         count(quality.captures.reused)
     ));
     if quality.captures.unread > 0 {

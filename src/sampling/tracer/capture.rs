@@ -99,7 +99,8 @@ impl Capture {
         Self {
             native: options.native,
             once: options.once,
-            follows: options.rate_hz >= FOLLOWED_HZ,
+            // With --gil parts of a thread's time are left out.
+            follows: options.rate_hz >= FOLLOWED_HZ && !options.gil_only,
             buffers: Buffers::default(),
             spare: SamplePool::default(),
             late: LateStops::default(),

@@ -1,7 +1,7 @@
 //! Listing the threads of a process.
 
 use super::account::Charged;
-use super::thread::TracedThread;
+use super::thread::{LastPoll, TracedThread};
 use super::{TracedProcess, Tracer};
 use crate::model::frame::Partial;
 use crate::model::ids::ThreadId;
@@ -107,6 +107,7 @@ impl Tracer {
             if wanted && !was_selected {
                 // Its time while it was not polled is not recorded.
                 thread.last = thread.files.schedstat().unwrap_or_default();
+                thread.last_poll = LastPoll::Unknown;
                 thread.ledger.discard_to(self.accounted_to);
             }
             (thread.name, thread.is_selected) = (name, wanted);
@@ -144,6 +145,7 @@ impl Tracer {
                 thread.is_selected = true;
                 // CPU time while it was not polled is not recorded.
                 thread.last = thread.files.schedstat().unwrap_or_default();
+                thread.last_poll = LastPoll::Unknown;
                 backoff.reset();
             }
         }

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 pub(super) enum LastPoll {
     /// Not polled yet, or its stack is not known.
     Unknown,
-    /// Running: its stack is never reused.
+    /// Running: its stack is reused only where a read shows that it has not moved.
     Running,
     /// Asleep, and its stack is known.
     Asleep(Whereabouts),

@@ -64,7 +64,11 @@ impl Tracer {
         if self.looks {
             self.looked_ns = tick.start_ns;
         }
-        if self.looks && (is_close || self.quality.ticks.is_multiple_of(LOOSE_KEEPER_TICKS)) {
+        let wakes_keeper = match is_close {
+            true => self.looks,
+            false => self.quality.ticks.is_multiple_of(LOOSE_KEEPER_TICKS),
+        };
+        if wakes_keeper {
             self.wake_keeper();
         }
         self.quality.late_ticks += u64::from(tick.late);
