@@ -303,10 +303,11 @@ fn a_thread_that_enters_vfork_as_it_is_asked_to_stop() {
     if !faults_can_be_made() {
         return;
     }
-    let mut target = Target::spawn(std::process::Command::new(&vfork).args(["1", "6", "20"]));
+    let mut target = Target::spawn(std::process::Command::new(&vfork).args(["1", "6", "40"]));
     target.ready = target.expect("ready");
-    // Each thread that is chosen has 30 ms to go on before it is seized: one that computes for 20
-    // is in vfork by then, unless it gets no CPU; it has five chances.
+    // Each thread that is chosen has 30 ms to go on before it is seized: one that computes for 40,
+    // and is looked at each 32 while the other runs, is in vfork by then, unless it gets no CPU; it
+    // has five chances.
     let recorder = Recorder::attach(
         target.pid(),
         How {

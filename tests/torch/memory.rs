@@ -45,7 +45,10 @@ fn a_list_that_keeps_a_tensor_of_each_step_is_seen_to_grow() {
     assert!((0.7 * kept..1.5 * kept + 8e6).contains(&net), "{memory:#}");
     assert!(number("raised_bytes") >= net, "{memory:#}");
     assert!(memory["peak"]["bytes"].as_f64().unwrap() >= number("last_bytes"));
-    assert!(memory["peak"]["step"].is_u64(), "{memory:#}");
+    // The end of the loop may take a little more, after the last step.
+    let peak = &memory["peak"];
+    let is_at_end = peak["bytes"].as_f64().unwrap() < number("last_bytes") + 1e6;
+    assert!(peak["step"].is_u64() || is_at_end, "{memory:#}");
     let lines = memory["lines"].as_array().unwrap();
     let sum: f64 = lines
         .iter()
