@@ -127,17 +127,17 @@ impl ReadPlan {
         &mut self,
         interpreter: &Interpreter,
         memory: &dyn Memory,
-        (python, leaf_state): (&mut PythonStack, &mut u64),
+        sample: &mut RawSample,
     ) {
         let mut other = PythonStack::default();
         for state in &mut self.other_states {
             let read = read_stack(interpreter, *state, memory, &mut other);
-            if read.is_ok() && !other.frames.is_empty() && python.join(&other) {
-                std::mem::swap(state, leaf_state);
+            if read.is_ok() && !other.frames.is_empty() && sample.python.join(&other) {
+                std::mem::swap(state, &mut sample.python_state);
             }
         }
-        if self.state_address != Some(*leaf_state) {
-            self.state_address = Some(*leaf_state);
+        if self.state_address != Some(sample.python_state) {
+            self.state_address = Some(sample.python_state);
             self.data_stack = None;
         }
     }
@@ -368,8 +368,7 @@ fn walk(subject: Subject<'_>, plan: &mut ReadPlan, sample: &mut RawSample, notes
             _ => Partial::PythonUnreadable,
         });
         if !plan.other_states.is_empty() {
-            let (python, state) = (&mut sample.python, &mut sample.python_state);
-            plan.join_others(interpreter, &layered, (python, state));
+            plan.join_others(interpreter, &layered, sample);
         }
         plan.data_stack = data_stack_range(interpreter, sample.python_state, &layered);
         let missed = layered.into_missed();
@@ -502,23 +501,14 @@ fn read_ranges(
     let (mut first, mut end) = (0, planned.len());
     if around.is_some() {
         // Before 3.11 frames are objects of their own: they are in any of the ranges.
-        let frames = match plan.data_stack {
-            Some(_) => DATA_STACK..DATA_STACK + 1,
-            None => 0..end,
-        };
-        let frames = planned[frames].to_vec();
-        first = frames.len();
-        let rest = planned.split_off(0);
-        let others = rest.into_iter().filter(|range| !frames.contains(range));
-        planned.extend(
-            frames
-                .iter()
-                .copied()
-                .chain(others)
-                .chain(frames.iter().copied()),
-        );
+        first = end;
+        if plan.data_stack.is_some() {
+            planned.swap(0, DATA_STACK);
+            first = 1;
+        }
+        planned.extend_from_within(..first);
         end = planned.len();
-        planned.extend(frames);
+        planned.extend_from_within(..first);
     }
     let mut ranges: Vec<Wanted> = Vec::with_capacity(planned.len());
     let mut stack_buffer = Some(stack_buffer);

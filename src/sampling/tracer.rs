@@ -284,9 +284,10 @@ impl Tracer {
         if let Some(dropped) = self.outbox.send(Message::Sample(sample)) {
             self.capture.put_back(dropped);
             // The stack was dropped, so later ticks cannot reuse it.
-            self.processes[index].threads[at].last_poll = LastPoll::Unknown;
-            self.processes[index].threads[at].captures = 0;
-            self.processes[index].threads[at].plan.forget_footprint();
+            let thread = &mut self.processes[index].threads[at];
+            thread.last_poll = LastPoll::Unknown;
+            thread.captures = 0;
+            thread.plan.forget_footprint();
         }
     }
 

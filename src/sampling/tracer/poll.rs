@@ -109,17 +109,18 @@ impl Poll {
             thread.reuse();
             return Found::Accounted;
         }
+        let running = Candidate {
+            process: index,
+            thread: at,
+            slices: now.slices,
+            asleep: None,
+            stop_would_interrupt: false,
+            sleeps_briefly: false,
+            woke: false,
+        };
         if unscheduled && self.runs_on(thread) {
             process.stopped = Some(false);
-            return Found::Candidate(Candidate {
-                process: index,
-                thread: at,
-                slices: now.slices,
-                asleep: None,
-                stop_would_interrupt: false,
-                sleeps_briefly: false,
-                woke: false,
-            });
+            return Found::Candidate(running);
         }
         let previous = thread.last;
         let ran = thread.advance(now);
@@ -138,11 +139,6 @@ impl Poll {
         };
         backoff.record_activity(active_ns, elapsed_ns, seems_idle);
         let mut candidate = Candidate {
-            process: index,
-            thread: at,
-            slices: now.slices,
-            asleep: None,
-            woke: false,
             sleeps_briefly: (now.slices.saturating_sub(previous.slices)) * 1_000_000
                 > BRIEF_PER_MS * elapsed_ns,
             stop_would_interrupt: thread.calls.stop_would_interrupt(
@@ -151,6 +147,7 @@ impl Poll {
                 || thread.files.voluntary_switches(),
                 tick.start_ns,
             ),
+            ..running
         };
         // A thread that an earlier tick asked to stop, and that is stopped by now, is not a
         // sleeper: it is captured with the late stops. A thread that the stop cannot reach is one:
