@@ -46,6 +46,8 @@ pub(crate) struct Simulated {
     pub(crate) clocks: Vec<(f64, f64)>,
     /// What numbers of steps begin with, by host, if they do not count from the start.
     pub(crate) shifts: Option<Vec<u64>>,
+    /// If it is known when ranks woke: how much later every other rank of the second host does, s.
+    pub(crate) wakes_later_s: Option<f64>,
     pub(crate) seed: u64,
 }
 
@@ -61,6 +63,7 @@ impl Default for Simulated {
             varies_s: 0.004,
             clocks: vec![(0.0, 0.0), (0.030, 2e-5)],
             shifts: None,
+            wakes_later_s: None,
             seed: 1,
         }
     }
@@ -127,13 +130,18 @@ impl Simulated {
                 })
                 .map(|stratum| phase + stratum as f64 * TICK_S)
                 .collect();
+            let woke = self.wakes_later_s.map(|later_s| {
+                let is_later = host == 1 && rank.is_multiple_of(2);
+                let later_s = if is_later { later_s } else { 1e-4 };
+                clock(end + later_s * 2.0 * random.next())
+            });
             if let (Some(start), Some(last)) = (polls.first(), polls.last()) {
                 sync_ends.push(SyncEnd {
                     step,
                     start_ns: clock(*start),
                     end_ns: clock(last + TICK_S),
                     ticks: polls.len() as u32,
-                    woke_ns: None,
+                    woke_ns: woke,
                 });
             }
             match bins
@@ -289,6 +297,21 @@ fn without_a_straggler_none_is_named_in_any_run() {
         }
         .job();
         assert_eq!(late_ranks(&job), [0; 0], "{}", render_job(&job, false));
+    }
+}
+
+/// What wakes them waits for a CPU: the others of their host tell when the collective ended.
+#[test]
+fn ranks_that_wake_late_do_not_move_the_clock_of_their_host() {
+    for seed in 1..=10 {
+        let simulated = Simulated {
+            seed,
+            wakes_later_s: Some(0.006),
+            ..Simulated::default()
+        };
+        let (error_ms, stated_ms) = clock_error_ms(&simulated.job(), 1, &simulated);
+        assert!(error_ms < 0.5, "{error_ms} ms");
+        assert!(error_ms < stated_ms, "{error_ms} ms of {stated_ms}");
     }
 }
 

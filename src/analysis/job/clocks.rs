@@ -14,7 +14,11 @@
 //!
 //! Where the thread sleeps in the collective, the kernel's times tell more: for how long it ran and
 //! waited for a CPU until the next poll. A rank that waits for a CPU after its collective has ended
-//! looks as if it were still in it; by these times it does not.
+//! looks as if it were still in it; by these times it does not. The first rank of a host that woke
+//! is taken: what wakes a rank, a thread that reads its sockets, may itself wait for a CPU, which
+//! only makes it later. (Of 40 recorded jobs of 8 Gloo ranks on two CPUs, half of the ranks on each
+//! of two hosts, clocks were off by 0.21 ms in the median and 0.81 at most; by the mean of the
+//! ranks 0.56 and 1.32.)
 
 use super::ranks::Rank;
 use crate::analysis::slopes::{middle, slopes};
@@ -101,9 +105,12 @@ type Steps = BTreeMap<u64, f64>;
 
 /// Ends of a host's steps.
 struct Ends {
-    /// By step the mean of its ranks, by the wall clock, in seconds since the run's start.
+    /// By step the mean of its ranks, by the wall clock, in seconds since the run's start. The same
+    /// steps of two hosts are found by them: the first rank alone is off by a step at times.
     by_step: Steps,
-    /// Ranks that it is the mean of.
+    /// By step when the first of its ranks woke; the means again if ends are known by polls only.
+    ends: Steps,
+    /// Ranks that it is of.
     ranks: usize,
     /// How far the mean end of each rank is from that of all, s: some wake up later than others.
     deviations: Vec<f64>,
@@ -214,20 +221,25 @@ fn hosts(recordings: &[(String, i64)]) -> Vec<Clock> {
 /// known.
 fn ends(clock: &Clock, ranks: &[&Rank], from_ns: i64) -> Option<Ends> {
     let seconds = |at: f64| (at + clock.wall_ns as f64 - from_ns as f64) / 1e9;
-    let of_rank = |rank: &&Rank| -> Steps {
+    let woke = |rank: &&Rank| -> Option<Steps> {
         let ends = rank.facts.sync_ends.iter();
-        let woke = ends.clone();
-        let woke = woke.filter_map(|end| Some((end.step, seconds(end.woke_ns? as f64))));
+        let woke = ends.filter_map(|end| Some((end.step, seconds(end.woke_ns? as f64))));
         let woke: Steps = woke.collect();
-        if 2 * woke.len() > rank.facts.sync_ends.len() {
-            return woke;
-        }
+        let is_enough = woke.len() >= FEWEST && 2 * woke.len() > rank.facts.sync_ends.len();
+        is_enough.then_some(woke)
+    };
+    let polled = |rank: &&Rank| -> Steps {
         let after_ns = (lag(ticks_in_it(rank)) - 0.5) * tick_ns(rank);
         let at = |end: &SyncEnd| seconds(end.end_ns as f64 + after_ns);
+        let ends = rank.facts.sync_ends.iter();
         ends.map(|end| (end.step, at(end))).collect()
     };
-    let mut all: Vec<Steps> = ranks.iter().map(of_rank).collect();
-    all.retain(|own| own.len() >= FEWEST);
+    let mut all: Vec<Steps> = ranks.iter().filter_map(woke).collect();
+    let by_wakes = 2 * all.len() >= ranks.len() && !all.is_empty();
+    if !by_wakes {
+        all = ranks.iter().map(polled).collect();
+        all.retain(|own| own.len() >= FEWEST);
+    }
     let numbering = all.iter().max_by_key(|own| own.len())?.clone();
     // Ranks whose steps were counted from different ones on; they have one clock, so the least
     // difference is that of the same steps.
@@ -240,24 +252,33 @@ fn ends(clock: &Clock, ranks: &[&Rank], from_ns: i64) -> Option<Ends> {
             Some(moved.collect())
         })
         .collect();
-    let mut sums: BTreeMap<u64, (f64, u32)> = BTreeMap::new();
+    let mut of_step: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
     for (&step, &at) in all.iter().flatten() {
-        let (sum, count) = sums.entry(step).or_default();
-        *sum += at;
-        *count += 1;
+        of_step.entry(step).or_default().push(at);
     }
-    let mean = |(step, (sum, count)): (u64, (f64, u32))| (step, sum / f64::from(count));
-    let by_step: Steps = sums.into_iter().map(mean).collect();
+    let mean = |ends: &[f64]| ends.iter().sum::<f64>() / ends.len() as f64;
+    let first = |ends: &[f64]| ends.iter().copied().fold(f64::INFINITY, f64::min);
+    let means: Steps = of_step
+        .iter()
+        .map(|(&step, ends)| (step, mean(ends)))
+        .collect();
     let deviation = |own: &Steps| {
         let rest = own.iter();
-        let rest = rest.filter_map(|(step, at)| Some(at - by_step.get(step)?));
+        let rest = rest.filter_map(|(step, at)| Some(at - means.get(step)?));
         rest.sum::<f64>() / own.len() as f64
     };
     let deviations: Vec<f64> = all.iter().map(deviation).collect();
     (!all.is_empty()).then_some(Ends {
         deviations,
         ranks: all.len(),
-        by_step,
+        ends: match by_wakes {
+            true => of_step
+                .iter()
+                .map(|(&step, ends)| (step, first(ends)))
+                .collect(),
+            false => means.clone(),
+        },
+        by_step: means,
         counts_from_start: ranks.iter().all(|rank| rank.facts.counts_from_start),
     })
 }
@@ -389,7 +410,7 @@ fn align(
             return;
         }
     };
-    let all = differences(&own.by_step, &to.by_step, shift);
+    let all = differences(&own.ends, &to.ends, shift);
     if all.len() < FEWEST {
         clock.alignment = Alignment::WallClock("too few steps were seen on both hosts");
         return;
