@@ -26,6 +26,7 @@ pub(super) fn process_of(pid: i32, note: &str) -> DumpedProcess {
         progress: Vec::new(),
         gil_holder: None,
         threads,
+        tasks: Vec::new(),
     }
 }
 

@@ -5,6 +5,7 @@ use super::held::Held;
 use super::nccl_ras::RasAnswer;
 use super::profile::Role;
 use super::sample::{Capture, Gil, ThreadState};
+use super::tasks::AsyncTask;
 use super::wait::WaitKind;
 
 /// A snapshot.
@@ -61,6 +62,8 @@ pub struct DumpedProcess {
     pub gil_holder: Option<i32>,
     /// Its threads: the training thread first, other Python threads next.
     pub threads: Vec<DumpedThread>,
+    /// Its asyncio tasks.
+    pub tasks: Vec<AsyncTask>,
 }
 
 /// What the ranks of a job have in common, and those of two jobs do not.
@@ -212,6 +215,10 @@ pub struct Inspected {
     pub left_out: usize,
     /// What its modules and optimizers hold, if it was requested; `None` within if there are none.
     pub memory: Option<Option<Held>>,
+    /// Its asyncio tasks.
+    pub tasks: Vec<AsyncTask>,
+    /// What is missing of them, and why.
+    pub missing: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

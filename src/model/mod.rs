@@ -39,6 +39,7 @@ pub mod segment;
 pub mod sideband;
 pub mod stack_table;
 pub mod tables;
+pub mod tasks;
 pub mod text;
 pub mod track;
 pub mod wait;

@@ -94,6 +94,12 @@ impl TypeFacts {
         self.basic_size
     }
 
+    /// Whether it is one of the interpreter's own types, or of an older extension: no class that
+    /// Python code defines.
+    pub fn is_static(&self) -> bool {
+        self.flags & FLAG_HEAP_TYPE == 0
+    }
+
     pub fn is_dict(&self) -> bool {
         self.flags & FLAG_DICT != 0
     }
@@ -156,13 +162,10 @@ impl TypeFacts {
             return Ok((dict != 0).then_some(InstanceDict::Dict(dict)));
         }
         let split = |values: u64| -> Result<Option<InstanceDict>, ObjectError> {
-            let Some(offset) = layout
-                .cached_keys
-                .filter(|_| self.flags & FLAG_HEAP_TYPE != 0)
-            else {
+            if self.flags & FLAG_HEAP_TYPE == 0 {
                 return Ok(None);
-            };
-            let keys = word(self.address.wrapping_add(offset.into()))?;
+            }
+            let keys = word(self.address.wrapping_add(layout.cached_keys.into()))?;
             let values = Some(values.wrapping_add(layout.values.into()));
             Ok((keys != 0).then_some(InstanceDict::Values(Table { keys, values })))
         };

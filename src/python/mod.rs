@@ -17,6 +17,7 @@ pub mod locks;
 pub mod modules;
 pub mod objects;
 pub mod source_regions;
+pub mod tasks;
 pub mod thread_name;
 pub mod threads;
 pub mod values;

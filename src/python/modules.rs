@@ -12,8 +12,8 @@ const MODULE_DICT: u32 = 16;
 /// Maximum number of modules: Megatron Core and what it imports are some 3,000.
 const MAX_MODULES: usize = 1 << 15;
 
-/// The global variables of the module `name`; `None` if it is not imported. Of the names of all
-/// modules only those of the same length are read.
+/// The global variables of the module `name`; `None` if it is not imported. Of several interpreters
+/// the newest that has it counts.
 ///
 /// # Errors
 /// [`ObjectError`]: also where modules are being imported at the same time.
@@ -22,7 +22,21 @@ pub fn read_module(
     name: &str,
     memory: &dyn Memory,
 ) -> Result<Option<Vec<Entry>>, ObjectError> {
+    Ok(read_modules(interpreter, name, memory)?.into_iter().next())
+}
+
+/// The same of each interpreter that has imported it. Of the names of all modules only those of the
+/// same length are read.
+///
+/// # Errors
+/// As [`read_module`].
+pub fn read_modules(
+    interpreter: &Interpreter,
+    name: &str,
+    memory: &dyn Memory,
+) -> Result<Vec<Vec<Entry>>, ObjectError> {
     let layout = &interpreter.layout;
+    let mut all = Vec::new();
     for state in read_interpreters(interpreter, memory)? {
         let modules = memory.read_u64(state.wrapping_add(layout.interpreter.modules.into()))?;
         let modules = entries_of(interpreter, modules, MAX_MODULES, memory)?;
@@ -38,10 +52,10 @@ pub fn read_module(
         if let Some((module, _)) = found {
             let place = module.value.wrapping_add(layout.objects.at(MODULE_DICT));
             let variables = memory.read_u64(place)?;
-            return entries_of(interpreter, variables, MAX_ENTRIES, memory).map(Some);
+            all.push(entries_of(interpreter, variables, MAX_ENTRIES, memory)?);
         }
     }
-    Ok(None)
+    Ok(all)
 }
 
 /// The entries of a dictionary.

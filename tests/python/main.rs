@@ -17,6 +17,7 @@ mod hostile;
 mod nn_modules;
 mod progress_counters;
 mod stacks;
+mod tasks;
 
 use python_target::Target;
 use torchspy::model::ids::CodeId;

@@ -17,9 +17,13 @@ pub fn attach(dump: &mut Dump, inspected: Vec<Inspected>, with_locals: bool) {
                 of.pid, of.left_out
             ));
         }
+        let missing = of.missing.iter();
+        dump.missing
+            .extend(missing.map(|missing| format!("process {}: {missing}", of.pid)));
         let Some(process) = dump.processes.iter_mut().find(|each| each.pid == of.pid) else {
             continue;
         };
+        process.tasks = of.tasks;
         if let (Some(memory), Some(held)) = (&mut dump.memory, of.memory) {
             memory.push(ProcessMemory { pid: of.pid, held });
         }

@@ -100,5 +100,6 @@ pub(super) fn process(pid: i32, threads: Vec<DumpedThread>) -> DumpedProcess {
         progress: Vec::new(),
         gil_holder: None,
         threads,
+        tasks: Vec::new(),
     }
 }

@@ -14,6 +14,7 @@ pub mod jobs;
 pub mod moved;
 mod odd_ranks;
 pub mod ras;
+pub mod tasks;
 pub mod tree;
 pub mod verdict;
 mod wakers;
@@ -152,6 +153,7 @@ fn of_process(
         progress: progress(profile, id),
         gil_holder,
         threads,
+        tasks: Vec::new(),
     }
 }
 

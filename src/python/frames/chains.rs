@@ -4,7 +4,7 @@ use super::{CopiedFrame, FrameError, MAX_FRAMES, PythonFrame, PythonRun, PythonS
 use crate::memory::{Memory, ReadRequest};
 use crate::model::frame::Frame;
 use crate::python::discover::Interpreter;
-use crate::python::layout::{CFrameLayout, Layout, MAX_FRAME};
+use crate::python::layout::{CFrameLayout, FrameChain, Layout, MAX_FRAME};
 use crate::python::objects::{u32_at, u64_at};
 
 /// No bytecode is this long: a pointer beyond it is invalid, and gets this offset, for which no
@@ -57,6 +57,15 @@ impl<'a> Walk<'a> {
     pub(super) fn links(&self, frame: &PythonFrame) -> Option<(u64, u64)> {
         let head = self.head(frame.frame_address).ok()?;
         Some((head.code, head.previous))
+    }
+
+    /// The frame at this address alone.
+    pub(super) fn single(&self, address: u64) -> Result<PythonFrame, FrameError> {
+        let mut out = PythonStack::default();
+        let head = self.head(address)?;
+        self.push(address, &head, &mut out);
+        self.find_copies(&mut out);
+        out.frames.pop().ok_or(FrameError::Invalid(address))
     }
 
     fn pointer(&self, base: u64, offset: u32) -> Result<u64, FrameError> {
@@ -182,17 +191,7 @@ impl<'a> Walk<'a> {
                 OWNED_BY_C_STACK => {}
                 owner if owner > OWNED_BY_C_STACK => return Err(FrameError::Invalid(frame)),
                 _ if self.is_trampoline(&head) => {}
-                _ => {
-                    if head.copy != 0 {
-                        out.copied.push(CopiedFrame {
-                            frame: out.frames.len(),
-                            code: head.code,
-                            copy: head.copy,
-                            instruction: head.instruction,
-                        });
-                    }
-                    out.frames.push(self.python_frame(frame, &head));
-                }
+                _ => self.push(frame, &head, out),
             }
             is_running(frame, head.owner == OWNED_BY_GENERATOR, head.previous)?;
             frame = head.previous;
@@ -335,18 +334,7 @@ impl<'a> Walk<'a> {
         while frame != 0 {
             steps.step(frame)?;
             let head = self.head(frame)?;
-            let field = head.instruction.to_le_bytes();
-            // -1 before the first instruction.
-            let units = u32_at(&field, self.layout.frame.instruction % 8) as i32;
-            let bytes = u32::try_from(units)
-                .ok()
-                .and_then(|units| units.checked_mul(2));
-            out.frames.push(PythonFrame {
-                frame_address: frame,
-                code_address: head.code,
-                instruction: bytes.unwrap_or(Frame::NO_INSTRUCTION),
-                first_local: head.first_local,
-            });
+            out.frames.push(self.object_frame(frame, &head));
             frame = head.previous;
         }
         Ok(())
@@ -417,6 +405,38 @@ impl<'a> Walk<'a> {
         words
             .map(|(word, read)| if read { word } else { 0 })
             .collect()
+    }
+
+    /// Adds a frame, and the copy of the code that it runs.
+    fn push(&self, frame: u64, head: &FrameHead, out: &mut PythonStack) {
+        if head.copy != 0 {
+            out.copied.push(CopiedFrame {
+                frame: out.frames.len(),
+                code: head.code,
+                copy: head.copy,
+                instruction: head.instruction,
+            });
+        }
+        out.frames.push(match self.layout.chain {
+            FrameChain::Objects { .. } => self.object_frame(frame, head),
+            _ => self.python_frame(frame, head),
+        });
+    }
+
+    /// 3.10.
+    fn object_frame(&self, frame: u64, head: &FrameHead) -> PythonFrame {
+        let field = head.instruction.to_le_bytes();
+        // -1 before the first instruction.
+        let units = u32_at(&field, self.layout.frame.instruction % 8) as i32;
+        let bytes = u32::try_from(units)
+            .ok()
+            .and_then(|units| units.checked_mul(2));
+        PythonFrame {
+            frame_address: frame,
+            code_address: head.code,
+            instruction: bytes.unwrap_or(Frame::NO_INSTRUCTION),
+            first_local: head.first_local,
+        }
     }
 
     fn python_frame(&self, frame: u64, head: &FrameHead) -> PythonFrame {

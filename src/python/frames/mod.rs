@@ -236,6 +236,18 @@ pub fn lasts(
     links(memory).is_some_and(|here| here.0 == frame.code_address && links(other) == Some(here))
 }
 
+/// The frame at `address`, whatever called it: that of a generator or a coroutine, for example.
+///
+/// # Errors
+/// [`FrameError`].
+pub fn read_frame(
+    interpreter: &Interpreter,
+    address: u64,
+    memory: &dyn Memory,
+) -> Result<PythonFrame, FrameError> {
+    Walk::new(interpreter, memory).single(address)
+}
+
 /// Address and length of what [`lasts`] needs of a frame.
 pub fn frame_range(interpreter: &Interpreter, frame: &PythonFrame) -> (u64, usize) {
     (frame.frame_address, interpreter.layout.frame.head as usize)

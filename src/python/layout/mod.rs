@@ -6,6 +6,7 @@
 //! not read: [`PythonVersion::SUPPORTED`].
 
 pub mod debug_offsets;
+pub mod generators;
 pub mod objects;
 pub mod tables;
 

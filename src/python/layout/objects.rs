@@ -4,7 +4,7 @@
 //! Include/cpython/tupleobject.h, Include/cpython/dictobject.h (`PyDictObject`),
 //! Include/internal/pycore_dict.h (`struct _dictkeysobject`, `struct _dictvalues`; 3.10:
 //! Objects/dict-common.h) and Include/internal/pycore_object.h (`MANAGED_DICT_OFFSET`,
-//! `_PyObject_InlineValues`) of 3.10.13, 3.11.7, 3.12.1, 3.13.0 and 3.14:
+//! `_PyObject_InlineValues`) of 3.10.13, 3.11.7, 3.12.1, 3.13.0, 3.14 and 3.15.2:
 //! `https://github.com/python/cpython/tree/3.NN/Include`. 64 bits. The constants are those of
 //! builds with a GIL; in a free-threaded build the head of an object is larger
 //! ([`ObjectLayout::at`]).
@@ -22,8 +22,8 @@ pub struct ObjectLayout {
     pub keys: KeysForm,
     /// Offset of the values in what `ma_values` points to.
     pub values: u32,
-    /// `PyHeapTypeObject.ht_cached_keys`; `None` if unknown.
-    pub cached_keys: Option<u32>,
+    /// `PyHeapTypeObject.ht_cached_keys`.
+    pub cached_keys: u32,
     /// Whether a dictionary records that a value was replaced: `ma_version_tag`, up to 3.13 (PEP
     /// 699).
     pub tells_replaced: bool,
@@ -84,7 +84,7 @@ impl ObjectLayout {
         Self {
             growth: FREE_THREADED_GROWTH,
             managed_dict: 8,
-            cached_keys: self.cached_keys.map(|offset| offset + FREE_THREADED_GROWTH),
+            cached_keys: self.cached_keys + FREE_THREADED_GROWTH,
             tuple_items: self.tuple_items + FREE_THREADED_GROWTH,
             ..self
         }
@@ -97,7 +97,7 @@ pub const V3_10: ObjectLayout = ObjectLayout {
     attributes: Attributes::AtOffset,
     keys: KeysForm::Sized,
     values: 0,
-    cached_keys: Some(872),
+    cached_keys: 872,
     tells_replaced: true,
     tuple_items: 24,
     frame_globals: 48,
@@ -112,7 +112,7 @@ pub const V3_11: ObjectLayout = ObjectLayout {
 
 pub const V3_12: ObjectLayout = ObjectLayout {
     attributes: Attributes::Tagged,
-    cached_keys: Some(880),
+    cached_keys: 880,
     frame_globals: 24,
     ..V3_11
 };
@@ -131,7 +131,7 @@ pub const V3_14: ObjectLayout = ObjectLayout {
 
 /// CPython 3.15, which added a slot to PyTypeObject.
 pub const V3_15: ObjectLayout = ObjectLayout {
-    cached_keys: None,
+    cached_keys: 888,
     ..V3_14
 };
 

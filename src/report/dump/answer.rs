@@ -13,6 +13,7 @@ use crate::model::frame::Partial;
 use crate::model::nccl_ras::{Communicator, Member, MissingRank, Ras, RasAnswer, RasRank};
 use crate::model::profile::Role;
 use crate::model::sample::{Capture, Gil, ThreadState};
+use crate::model::tasks::{AsyncTask, TaskState};
 use crate::model::wait::WaitKind;
 use serde::Deserialize;
 
@@ -129,6 +130,17 @@ struct Process {
     gil_holder: Option<i32>,
     progress: Vec<Counter>,
     threads: Vec<Thread>,
+    tasks: Vec<Task>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Task {
+    name: String,
+    tid: Option<i32>,
+    state: String,
+    awaits: Vec<String>,
+    frames: Vec<At>,
 }
 
 #[derive(Default, Deserialize)]
@@ -357,6 +369,28 @@ fn process(process: Process) -> DumpedProcess {
             .collect(),
         gil_holder: process.gil_holder,
         threads: process.threads.into_iter().map(thread).collect(),
+        tasks: process.tasks.into_iter().map(task).collect(),
+    }
+}
+
+fn task(task: Task) -> AsyncTask {
+    let state = TaskState::ALL
+        .iter()
+        .find(|state| state.name() == task.state);
+    AsyncTask {
+        name: task.name,
+        tid: task.tid,
+        state: state.copied().unwrap_or(TaskState::Waiting),
+        awaits: task.awaits,
+        frames: task.frames.into_iter().map(place).collect(),
+    }
+}
+
+fn place(at: At) -> Place {
+    Place {
+        function: at.function,
+        file: at.file,
+        line: at.line,
     }
 }
 
@@ -385,11 +419,7 @@ fn thread(thread: Thread) -> DumpedThread {
         },
         wait: thread.waits_for.and_then(wait),
         module: thread.module,
-        at: thread.at.map(|at| Place {
-            function: at.function,
-            file: at.file,
-            line: at.line,
-        }),
+        at: thread.at.map(place),
         frames: thread.frames.into_iter().map(frame).collect(),
         partial: thread.partial.map(|why| {
             let known = Partial::ALL.iter().find(|partial| partial.name() == why);
@@ -487,6 +517,7 @@ mod tests {
                 "note": "a note", "gil_holder": 12,
                 "progress": [{"what": "step", "value": 20, "source": "main"}],
                 "threads": [thread],
+                "tasks": [{"name": "w-1", "tid": 12, "state": "ready", "awaits": ["w-2"], "frames": [at]}],
             }],
             "ranks": [], "deadlocks": [], "awaited": [], "equal": [], "missing": ["something"],
             "memory": null,

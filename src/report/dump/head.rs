@@ -114,15 +114,17 @@ fn one(out: &mut String, process: &DumpedProcess) {
 /// `thread 4243 "loader"`, and its line.
 pub(super) fn thread_words(process: &DumpedProcess, tid: i32) -> String {
     let thread = process.threads.iter().find(|thread| thread.tid == tid);
-    match thread {
+    let at = thread.and_then(|thread| thread.at.as_ref());
+    let at = at.map(|at| format!(" at {}", place(at)));
+    format!("{}{}", thread_name(process, tid), at.unwrap_or_default())
+}
+
+/// `thread 4243 "loader"`.
+pub(super) fn thread_name(process: &DumpedProcess, tid: i32) -> String {
+    match process.threads.iter().find(|thread| thread.tid == tid) {
         Some(thread) => {
             let name = thread.python_name.as_ref().unwrap_or(&thread.name);
-            let at = thread
-                .at
-                .as_ref()
-                .map(|at| format!(" at {}", place(at)))
-                .unwrap_or_default();
-            format!("thread {tid} \"{}\"{at}", printable(name))
+            format!("thread {tid} \"{}\"", printable(name))
         }
         None => format!("thread {tid}"),
     }

@@ -1,6 +1,7 @@
 //! Dumps for machines, by the schema in docs/src/json.md.
 
 use super::memory::memory_json;
+use super::tasks::tasks_json;
 use crate::analysis::dump::deadlocks::deadlocks;
 use crate::analysis::dump::groups::groups;
 use crate::analysis::dump::jobs::jobs;
@@ -132,6 +133,7 @@ fn process(process: &DumpedProcess) -> Value {
             "what": each.what, "value": each.value, "source": each.source,
         })).collect::<Vec<_>>(),
         "threads": process.threads.iter().map(thread).collect::<Vec<_>>(),
+        "tasks": tasks_json(process),
     })
 }
 

@@ -11,5 +11,6 @@ pub(crate) mod memory;
 pub mod moved;
 pub mod py_spy;
 pub mod ras;
+mod tasks;
 pub mod text;
 mod thread;

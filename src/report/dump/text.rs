@@ -4,6 +4,7 @@ use super::head::{captured, deadlocks, processes, ranks};
 use super::job_names::{job_list, job_title};
 use super::memory::memory;
 use super::ras::ras;
+use super::tasks::tasks;
 use super::thread::group as stack;
 use crate::analysis::dump::groups::groups;
 use crate::analysis::dump::hang::trainers;
@@ -65,4 +66,5 @@ fn stacks(out: &mut String, dump: &Dump) {
     for group in groups(dump) {
         stack(out, dump, &group);
     }
+    tasks(out, dump);
 }

@@ -212,7 +212,7 @@ fn wait_words(wait: &DumpedWait) -> String {
 }
 
 /// Frames; successive equal ones (a recursion) are shown once with a count.
-fn stack(out: &mut String, frames: impl Iterator<Item = String>) {
+pub(super) fn stack(out: &mut String, frames: impl Iterator<Item = String>) {
     let mut last = String::new();
     let mut more = 0;
     let tell = |out: &mut String, more: usize| {
@@ -232,23 +232,30 @@ fn stack(out: &mut String, frames: impl Iterator<Item = String>) {
     tell(out, more);
 }
 
+/// A Python function, its file and line (0 if unknown).
+pub(super) fn python_frame(name: &str, file: &str, line: u32) -> String {
+    let cell = notebook_cell(file);
+    let name = printable(name);
+    let file = printable(cell.as_deref().unwrap_or_else(|| package_path(file)));
+    match line {
+        _ if file.is_empty() => format!("    {name}"),
+        0 => format!("    {name} ({file})"),
+        line => format!("    {name} ({file}:{line})"),
+    }
+}
+
 /// A frame, followed by its variables, one per line.
 fn words(frame: &DumpedFrame) -> String {
-    let name = match frame.is_python {
-        true => printable(&frame.name),
-        false => printable(&frame.short_name),
-    };
-    let cell = notebook_cell(&frame.file).filter(|_| frame.is_python);
-    let file = printable(match (&cell, frame.is_python) {
-        (Some(cell), _) => cell,
-        (None, true) => package_path(&frame.file),
-        (None, false) => file_name(&frame.file),
-    });
     let guess = if frame.is_guess { "~" } else { "" };
-    let mut out = match (frame.is_python, frame.line) {
-        (true, line) if line != 0 => format!("    {name} ({file}:{line})"),
-        _ if file.is_empty() => format!("    {guess}{name}"),
-        _ => format!("    {guess}{name} ({file})"),
+    let mut out = match frame.is_python {
+        true => python_frame(&frame.name, &frame.file, frame.line),
+        false => {
+            let name = printable(&frame.short_name);
+            match printable(file_name(&frame.file)) {
+                file if file.is_empty() => format!("    {guess}{name}"),
+                file => format!("    {guess}{name} ({file})"),
+            }
+        }
     };
     if let Some(module) = &frame.module {
         let _ = write!(out, " [{}]", printable(module));

@@ -1,8 +1,9 @@
 //! What a snapshot does not capture and is read from the process afterwards: names of threads,
-//! variables, and the lock that a thread sleeps on. The target runs at the same time, so frames
-//! that changed during the read are marked.
+//! variables, the lock that a thread sleeps on, and asyncio's tasks. The target runs at the same
+//! time, so frames that changed during the read are marked.
 
 mod locks;
+mod tasks;
 
 use super::snapshot::{SnapshotProcess, SnapshotThread};
 use crate::model::dump::{Inspected, InspectedFrame, InspectedThread, Local, Place};
@@ -92,7 +93,7 @@ fn inspect(process: &SnapshotProcess, locals: Option<Redaction>, memory_of: &[i3
         pid: process.pid,
         threads: Vec::new(),
         left_out: process.threads.len() - threads.len(),
-        memory: None,
+        ..Inspected::default()
     };
     if memory_of.contains(&process.pid)
         && let Some(interpreter) = &process.interpreter
@@ -124,6 +125,7 @@ fn inspect(process: &SnapshotProcess, locals: Option<Redaction>, memory_of: &[i3
                 inspected.threads.push(found);
             }
         }
+        (inspected.tasks, inspected.missing) = reader.tasks(process);
     }
     let owners = Owners {
         process,
