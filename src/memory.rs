@@ -176,6 +176,8 @@ impl<M: Memory + ?Sized> Memory for &M {
 #[derive(Clone, Debug, Default)]
 pub struct SnapshotMemory {
     ranges: Vec<Copied>,
+    /// Addresses and lengths of what was read of it, where that is noted.
+    noted: Option<RefCell<Vec<(u64, usize)>>>,
 }
 
 #[derive(Clone, Debug)]
@@ -209,24 +211,63 @@ impl SnapshotMemory {
 
     /// Removes all ranges and returns their buffers for reuse.
     pub fn drain(&mut self) -> impl Iterator<Item = Vec<u8>> + '_ {
+        self.noted = None;
         self.ranges.drain(..).map(|copied| copied.bytes)
+    }
+
+    /// The ranges: addresses and bytes.
+    pub fn ranges(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.ranges
+            .iter()
+            .filter_map(|copied| Some((copied.start, copied.bytes.get(..copied.length)?)))
+    }
+
+    /// Notes from now on what is read.
+    pub fn note_reads(&mut self) {
+        self.noted = Some(RefCell::default());
+    }
+
+    /// Notes nothing any more.
+    pub fn forget_reads(&mut self) {
+        self.noted = None;
+    }
+
+    /// Addresses and lengths of the reads that succeeded since [`Self::note_reads`]; `None` if
+    /// nothing is noted.
+    pub fn reads(&self) -> Option<Vec<(u64, usize)>> {
+        Some(self.noted.as_ref()?.borrow().clone())
+    }
+
+    /// The bytes of a range, without a note of it.
+    pub fn find(&self, address: u64, length: usize) -> Option<&[u8]> {
+        self.ranges.iter().rev().find_map(|copied| {
+            let offset = usize::try_from(address.checked_sub(copied.start)?).ok()?;
+            let end = offset.checked_add(length)?;
+            (end <= copied.length).then(|| copied.bytes.get(offset..end))?
+        })
     }
 }
 
 impl Memory for SnapshotMemory {
     fn read_exact(&self, address: u64, buffer: &mut [u8]) -> Result<(), ReadError> {
-        for copied in self.ranges.iter().rev() {
-            if let Some(offset) = address.checked_sub(copied.start)
-                && let Ok(offset) = usize::try_from(offset)
-                && let Some(end) = offset.checked_add(buffer.len())
-                && end <= copied.length
-                && let Some(source) = copied.bytes.get(offset..end)
-            {
-                buffer.copy_from_slice(source);
-                return Ok(());
-            }
+        let found = self.find(address, buffer.len());
+        buffer.copy_from_slice(found.ok_or(ReadError::Unmapped(address))?);
+        if let Some(noted) = &self.noted {
+            noted.borrow_mut().push((address, buffer.len()));
         }
-        Err(ReadError::Unmapped(address))
+        Ok(())
+    }
+}
+
+/// A snapshot of which reads are not noted.
+#[derive(Debug)]
+pub struct Unnoted<'a>(pub &'a SnapshotMemory);
+
+impl Memory for Unnoted<'_> {
+    fn read_exact(&self, address: u64, buffer: &mut [u8]) -> Result<(), ReadError> {
+        let found = self.0.find(address, buffer.len());
+        buffer.copy_from_slice(found.ok_or(ReadError::Unmapped(address))?);
+        Ok(())
     }
 }
 

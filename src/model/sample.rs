@@ -14,8 +14,8 @@ named!(
         /// Read without a stop from a thread that may run (`--nonblocking`); validated against torn
         /// reads.
         Unstopped = "unstopped",
-        /// The thread has not been scheduled since its last fresh capture, or runs and was found as
-        /// it was then: it keeps the stack that it had.
+        /// The thread has not been scheduled since its last fresh capture, or was found as it was
+        /// then: it keeps the stack that it had.
         Reused = "reused",
         /// The kernel copied registers and stack while the thread ran (`--engine perf`); its Python
         /// frames were read at once.

@@ -38,7 +38,7 @@ const MAX_KNOWN: usize = 256;
 /// alike lie in the same pages, and all of them are read one after the other.
 pub const RECENT_NS: u64 = 1_000_000;
 /// Number of pages that are remembered.
-const RECENT_PAGES: usize = 1024;
+const RECENT_PAGES: usize = 4096;
 /// Is the address of no page.
 const NO_PAGE: u64 = u64::MAX;
 
@@ -107,8 +107,10 @@ impl RecentPages {
         self.pages[Self::place(page)] = (page, now_ns);
     }
 
+    /// Spread by Fibonacci hashing: stacks of threads lie at equal distances.
     fn place(page: u64) -> usize {
-        (page / page_bytes()) as usize % RECENT_PAGES
+        let hash = (page / page_bytes()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (hash >> 32) as usize % RECENT_PAGES
     }
 }
 

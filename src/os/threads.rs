@@ -90,6 +90,26 @@ impl Whereabouts {
         }
     }
 
+    /// Whether a thread that was here may have the same stack `now`: it sleeps in the same system
+    /// call, with the same stack pointer, whatever it waits for.
+    pub fn is_at_same_place(self, now: Self) -> bool {
+        self.syscall().is_some()
+            && self.syscall() == now.syscall()
+            && self.registers() == now.registers()
+    }
+
+    /// The address that it waits at, in a `futex` call.
+    pub fn futex_address(&self) -> Option<u64> {
+        match *self {
+            Self::InSyscall {
+                number: FUTEX,
+                arguments: [address, ..],
+                ..
+            } => Some(address),
+            _ => None,
+        }
+    }
+
     /// Whether a thread that was here is in the same sleep `now`: a stop in between may have
     /// restarted its call (ptrace(2)).
     pub fn is_same_sleep(self, now: Self) -> bool {

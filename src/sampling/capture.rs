@@ -8,8 +8,10 @@ use crate::arch::{Architecture, Machine};
 use crate::memory::{LayeredMemory, Memory, ReadError, ReadRequest, SnapshotMemory};
 use crate::model::frame::Partial;
 use crate::model::registers::Registers;
+use crate::model::sample::ThreadState;
 use crate::os::clock::monotonic_ns;
 use crate::os::resident::ResidentMemory;
+use crate::os::threads::Whereabouts;
 use crate::python::discover::Interpreter;
 use crate::python::frames::{
     FrameError, PythonStack, data_stack_range, frame_range, lasts, read_stack, state_range,
@@ -45,7 +47,36 @@ pub(super) struct ReadPlan {
     watched: WatchPlan,
     /// Of the last capture, where that is the last state of the thread's Python frames.
     footprint: Footprint,
+    /// Of the last capture, where that was of a sleep.
+    sleep: Option<KeptSleep>,
+    /// How many sleeps were found.
+    sleeps: u64,
 }
+
+/// A sleep whose stack was captured, which is the last that was recorded of its thread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeptSleep {
+    place: Whereabouts,
+    state: ThreadState,
+    /// Counts the captures of sleeps of a thread.
+    number: u64,
+    /// How often in a row a later sleep at the same place had another stack.
+    differed: u8,
+}
+
+impl KeptSleep {
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether another sleep is at the same place, and may have the same stack.
+    fn is_alike(&self, other: &Self) -> bool {
+        self.state == other.state && self.place.is_at_same_place(other.place)
+    }
+}
+
+/// A place where so many sleeps in a row had different stacks is not compared any more.
+const MAX_DIFFERED: u8 = 4;
 
 /// The probable stack pointer of a stopped thread, or an address below it: the second lowest of its
 /// last stops. The lowest is not used, since after a single deep stop every further stop would read
@@ -95,7 +126,7 @@ impl ReadPlan {
     /// Resets everything about Python: the thread has another state, or another program runs.
     pub(super) fn set_states(&mut self, states: &[u64]) {
         if !self.has_states(states) {
-            self.footprint.clear();
+            self.forget_footprint();
         }
         let mut rest: Vec<u64> = states.to_vec();
         // The state that ran last stays the first.
@@ -183,12 +214,62 @@ impl ReadPlan {
     /// The stack of the last capture is not known, or another one was recorded since.
     pub(super) fn forget_footprint(&mut self) {
         self.footprint.clear();
+        self.sleep = None;
+    }
+
+    /// A sleep in which the thread was found.
+    pub(super) fn new_sleep(&mut self, place: Whereabouts, state: ThreadState) -> KeptSleep {
+        self.sleeps += 1;
+        KeptSleep {
+            place,
+            state,
+            number: self.sleeps,
+            differed: 0,
+        }
+    }
+
+    /// Whether the thread has the stack of its last sleep in this one, which the tracer has just
+    /// found: the last capture was of a sleep at the same place, and all that its stack was found
+    /// in is the same.
+    pub(super) fn sleeps_as_before(
+        &mut self,
+        now: &KeptSleep,
+        memory: &ResidentMemory,
+        shared: &ThreadShared,
+    ) -> bool {
+        let is_behind = self.is_behind(shared);
+        self.sleep.take_if(|last| is_behind || !last.is_alike(now));
+        let Some(last) = &mut self.sleep else {
+            return false;
+        };
+        let found = shared.footprint.is_unchanged(last.number, memory);
+        match found {
+            Some(true) => last.differed = 0,
+            Some(false) => last.differed = last.differed.saturating_add(1),
+            None => {}
+        }
+        found == Some(true)
+    }
+
+    /// Whether the worker is to say what the stack of a sleep was found in: where the one before
+    /// was at the same place. Such sleeps count on how often they differed.
+    pub(super) fn follows_sleep(&self, now: &mut KeptSleep) -> bool {
+        let Some(last) = self.sleep.filter(|last| last.is_alike(now)) else {
+            return false;
+        };
+        now.differed = last.differed;
+        last.differed < MAX_DIFFERED
+    }
+
+    /// The stack of this sleep was captured, and recorded.
+    pub(super) fn keep_sleep(&mut self, sleep: KeptSleep) {
+        self.sleep = Some(sleep);
     }
 
     /// Whether the thread, which runs, has the same Python frames and progress as when it was last
     /// read, some milliseconds ago at most.
     pub(super) fn is_unchanged(&mut self, memory: &ResidentMemory, shared: &ThreadShared) -> bool {
-        !self.is_behind(shared) && self.footprint.is_unchanged(memory)
+        !self.is_behind(shared) && self.footprint.is_unchanged(memory) == Some(true)
     }
 
     /// Whether the worker has published a new list of memory to read with the thread.
@@ -337,7 +418,7 @@ fn copy_between(
     sample: &mut RawSample,
     around: Option<&mut [SnapshotMemory; 2]>,
 ) -> Result<(), ReadError> {
-    plan.footprint.clear();
+    plan.forget_footprint();
     read_ranges(subject, plan, stack_buffer, buffers, sample, around)?;
     if !plan.watched.is_empty() {
         read_moved_ints(subject.memory, &mut plan.watched, buffers, sample);
@@ -375,6 +456,9 @@ fn walk(subject: Subject<'_>, plan: &mut ReadPlan, sample: &mut RawSample, notes
         all_was_copied = missed.is_empty();
         learn(&mut plan.extras, &missed, plan.data_stack);
         sample.snapshot = snapshot;
+        if !all_was_copied {
+            sample.snapshot.forget_reads();
+        }
     }
     all_was_copied
 }

@@ -1,6 +1,7 @@
 //! Messages from the tracer to the worker: copies of memory and facts about threads, not resolved
 //! yet.
 
+use super::footprint::Footprint;
 use super::watched::Watched;
 use crate::memory::SnapshotMemory;
 use crate::model::code::PythonVersion;
@@ -10,11 +11,12 @@ use crate::model::process::{ProcessInfo, ThreadInfo};
 use crate::model::registers::Registers;
 use crate::model::sample::{Gil, Sample, ThreadState};
 use crate::model::segment::Segment;
+use crate::os::resident::ResidentMemory;
 use crate::os::threads::SchedStat;
 use crate::python::discover::Interpreter;
 use crate::python::frames::PythonStack;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// State of a thread that the tracer and the worker share.
 #[derive(Debug, Default)]
@@ -28,6 +30,33 @@ pub(super) struct ThreadShared {
     pub(super) stack_wanted: AtomicU64,
     /// Further memory that is read with each capture.
     pub(super) watched: Watched,
+    /// What the stack of its last sleep was found in, where the tracer has asked for it.
+    pub(super) footprint: SleepFootprint,
+}
+
+/// The memory that the stack of a sleep was found in, and the number of that sleep. The worker
+/// publishes it; the tracer need not read the stack again where it is found unchanged.
+#[derive(Debug, Default)]
+pub(super) struct SleepFootprint(Mutex<Option<(u64, Footprint)>>);
+
+impl SleepFootprint {
+    /// Publishes what the stack of this sleep was found in.
+    pub(super) fn set(&self, sleep: u64, mut footprint: Footprint) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, earlier)) = &*known {
+            footprint.leave_out_changing(earlier);
+        }
+        *known = footprint.seal_stack().then_some((sleep, footprint));
+    }
+
+    /// Whether the stack of that sleep was found in what is in memory now. `None` if it is not
+    /// known, or not yet.
+    pub(super) fn is_unchanged(&self, sleep: u64, memory: &ResidentMemory) -> Option<bool> {
+        match self.0.try_lock().ok()?.as_mut() {
+            Some((of, footprint)) if *of == sleep => footprint.is_unchanged(memory),
+            _ => None,
+        }
+    }
 }
 
 /// Most stack that is copied of a thread that is not known to use more, bytes.
@@ -135,6 +164,8 @@ pub(super) struct RawSample {
     pub(super) shared: Arc<ThreadShared>,
     /// Time slices of the thread so far (schedstat).
     pub(super) slices: u64,
+    /// Number of the sleep whose footprint is asked for; 0 if it is not.
+    pub(super) sleep: u64,
     /// When watched memory was read, CLOCK_MONOTONIC; 0 if none was.
     pub(super) read_ns: u64,
     /// Address of its Python thread state; 0 if it has none.
@@ -168,6 +199,7 @@ impl RawSample {
             process,
             shared,
             slices,
+            sleep: 0,
             read_ns: 0,
             python_state: 0,
             registers: None,

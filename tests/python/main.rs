@@ -9,6 +9,7 @@
 mod cases;
 mod cases_forks;
 mod cases_interpreters;
+mod cases_naps;
 mod cases_spins;
 mod code;
 mod discover;

@@ -10,7 +10,7 @@ use super::process::TracedProcess;
 use super::spare::{MAX_SPARE, SamplePool};
 use super::thread::{LastPoll, TracedThread};
 use crate::arch::system_calls::{Sysno, number};
-use crate::memory::ReadError;
+use crate::memory::{ReadError, Unnoted};
 use crate::model::frame::Partial;
 use crate::model::registers::Registers;
 use crate::model::sample::{Gil, ThreadState};
@@ -19,9 +19,10 @@ use crate::os::priority::{Ahead, RaisedPriority};
 use crate::os::resident::RECENT_NS;
 use crate::os::stop::{StoppedThread, wait_for_any_stop};
 use crate::os::syscalls::{Ending, sleeps_interruptibly};
-use crate::os::threads::{FUTEX, SchedStat, ThreadFiles, Whereabouts};
+use crate::os::threads::{FUTEX, SchedStat, ThreadFiles, Whereabouts, keeps_schedstat};
 use crate::sampling::capture::{
-    Buffers, Subject, capture, capture_asleep, capture_stopped, capture_unstopped, look_up,
+    Buffers, KeptSleep, Subject, capture, capture_asleep, capture_stopped, capture_unstopped,
+    look_up,
 };
 use crate::sampling::raw::RawSample;
 use crate::sampling::session::SessionOptions;
@@ -50,6 +51,8 @@ pub(super) struct Capture {
     once: bool,
     /// The rate is so high that running threads are often found as they were.
     follows: bool,
+    /// Whether a sleep that follows another one at the same place is compared with that first.
+    keeps_sleeps: bool,
     pub(super) buffers: Buffers,
     pub(super) spare: SamplePool,
     late: LateStops,
@@ -60,7 +63,9 @@ pub(super) struct Capture {
 /// Result of reading a sleeper.
 pub(super) enum Asleep {
     /// It slept during the whole read.
-    Read(Box<RawSample>),
+    Read(Box<RawSample>, KeptSleep),
+    /// It has the stack of its last capture, an earlier sleep's, and slept on.
+    AsBefore,
     /// It woke during the read.
     Woke,
     /// It is a dead first thread of a process with living threads.
@@ -101,6 +106,7 @@ impl Capture {
             once: options.once,
             // With --gil parts of a thread's time are left out.
             follows: options.rate_hz >= FOLLOWED_HZ && !options.gil_only,
+            keeps_sleeps: !options.once && keeps_schedstat(),
             buffers: Buffers::default(),
             spare: SamplePool::default(),
             late: LateStops::default(),
@@ -212,6 +218,22 @@ impl Capture {
         {
             return Asleep::NotCaptured(Partial::Uninterruptible);
         }
+        // A wait for the GIL is recorded with who holds it, each time.
+        let mut sleep = thread.plan.new_sleep(whereabouts, state);
+        let may_be_as_before = self.keeps_sleeps && !process.may_await_gil(at, &whereabouts);
+        let thread = &mut process.threads[at];
+        if may_be_as_before
+            && thread.ledger.deferred_sleeps() == 0
+            && thread
+                .plan
+                .sleeps_as_before(&sleep, &process.memory, &thread.shared)
+        {
+            if !slept_on(&thread.files, &scheduled, &whereabouts) {
+                return Asleep::Woke;
+            }
+            thread.last_poll = LastPoll::Asleep(whereabouts);
+            return Asleep::AsBefore;
+        }
         let mut sample = self.spare.blank(process, at, scheduled.slices);
         sample.registers = registers.filter(|_| self.native);
         // With its stack, so that holder and stack are of the same time. A thread that waits for
@@ -225,12 +247,11 @@ impl Capture {
             thread.plan.gils.extend(ranges);
         }
         let stack = self.buffers.prepare(&mut thread.plan, &thread.shared);
+        if thread.plan.follows_sleep(&mut sleep) && may_be_as_before {
+            sample.snapshot.note_reads();
+            sample.sleep = sleep.number();
+        }
         let files = &thread.files;
-        let slept_on = || match files.schedstat() {
-            Ok(after) if scheduled.is_kept() => after == scheduled,
-            Ok(_) => files.whereabouts().is_ok_and(|after| after == whereabouts),
-            Err(_) => true,
-        };
         let read = capture_asleep(
             Subject {
                 memory: &process.memory,
@@ -241,7 +262,7 @@ impl Capture {
             stack,
             &mut self.buffers,
             &mut sample,
-            slept_on,
+            || slept_on(files, &scheduled, &whereabouts),
         );
         thread.plan.gils.clear();
         if matches!(read, Ok(false)) {
@@ -249,7 +270,7 @@ impl Capture {
             return Asleep::Woke;
         }
         process.copy_codes(&mut self.buffers, &mut sample);
-        let gils = wants_gils.then(|| gils_in(process, &sample.snapshot));
+        let gils = wants_gils.then(|| gils_in(process, &Unnoted(&sample.snapshot)));
         let thread = &mut process.threads[at];
         let gil = match &gils {
             Some(gils) if self.once || gils.of(&thread.plan) == Gil::Unknown => {
@@ -273,7 +294,7 @@ impl Capture {
         sample.recorded.gil = gil;
         sample.recorded.gil_holder = gil_holder;
         sample.failure = read.err().map(|_| Partial::StackUnreadable);
-        Asleep::Read(sample)
+        Asleep::Read(sample, sleep)
     }
 
     /// Whether a running thread has the Python frames that it had when it was last read.
@@ -458,6 +479,15 @@ fn read_stopped(
 pub(super) fn stack_pointer(sample: &RawSample) -> u64 {
     let registers = sample.registers.as_ref();
     registers.and_then(Registers::stack_pointer).unwrap_or(0)
+}
+
+/// Whether a thread that was found asleep has not woken since.
+fn slept_on(files: &ThreadFiles, scheduled: &SchedStat, whereabouts: &Whereabouts) -> bool {
+    match files.schedstat() {
+        Ok(after) if scheduled.is_kept() => after == *scheduled,
+        Ok(_) => files.whereabouts().is_ok_and(|after| after == *whereabouts),
+        Err(_) => true,
+    }
 }
 
 /// State of a thread that is off the CPU. Calls that always sleep interruptibly need no read of

@@ -175,6 +175,8 @@ impl Poll {
         if is_back_in_same_sleep(thread, &whereabouts, &previous, &now)
             && !(wants_registers || wants_stack)
         {
+            // Where it wakes once more, that was not the stop's doing.
+            thread.stopped_by_us = false;
             thread.reuse();
             return Found::Accounted;
         }

@@ -7,7 +7,7 @@ use crate::model::frame::Partial;
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::sample::ThreadState;
 use crate::os::resident::ResidentMemory;
-use crate::os::threads::{TaskDirectory, keeps_schedstat};
+use crate::os::threads::{TaskDirectory, Whereabouts, keeps_schedstat};
 use crate::python::discover::Interpreter;
 use crate::python::threads::{
     GilRange, PythonThread, read_gil_range, read_newest_threads, read_threads_again,
@@ -28,6 +28,9 @@ const BEGINNING_NS: u64 = 100_000_000;
 const ALL_STATES_NS: u64 = 1_000_000_000;
 /// The same while a state has had no known thread for longer than [`ALL_STATES_NS`].
 const UNMATCHED_NS: u64 = 100_000_000;
+
+/// `struct _gil_runtime_state` has up to 232 bytes (3.15).
+const MAX_GIL_BYTES: u64 = 256;
 
 #[derive(Debug)]
 pub(super) struct TracedProcess {
@@ -318,6 +321,24 @@ impl TracedProcess {
             self.codes
                 .copy_new(interpreter, &self.memory, buffers, sample);
         }
+    }
+
+    /// Whether a thread that sleeps at `whereabouts` may wait for a GIL: at a futex in its state
+    /// (`cond` of `struct _gil_runtime_state`, Include/internal/pycore_gil.h), or any if it is not
+    /// known where that is.
+    pub(super) fn may_await_gil(&self, at: usize, whereabouts: &Whereabouts) -> bool {
+        let Some(address) = whereabouts.futex_address() else {
+            return false;
+        };
+        if self.threads[at].plan.state_address.is_none() {
+            return false;
+        }
+        self.gils.is_empty()
+            || self.gils.iter().any(|(_, gil)| {
+                let around = gil.address.saturating_sub(MAX_GIL_BYTES)
+                    ..gil.address.saturating_add(MAX_GIL_BYTES);
+                around.contains(&address)
+            })
     }
 
     /// Whether the process is in a group stop: its threads look like sleepers then.

@@ -33,8 +33,10 @@ const LOOKS_NS: u64 = 500_000;
 /// Shortest time between two lists of threads, and between two searches for Python thread states,
 /// where idle threads are followed loosely, ns.
 const LOOSE_LIST_NS: u64 = 2_000_000_000;
-/// How long a page that was present counts as present there while no thread is stopped, ns.
-const LOOSE_PAGES_NS: u64 = 1_000_000_000;
+/// How long a page that was present counts as present while no thread is stopped, ns; and where
+/// idle threads are followed loosely.
+const PAGES_NS: u64 = 100_000_000;
+const LOOSE_PAGES_NS: u64 = 10_000_000_000;
 /// Ticks between two searches for processes there.
 const LOOSE_KEEPER_TICKS: u64 = 10;
 /// Deferred ticks of sleeps that ended during the read after which the thread is stopped.
@@ -262,10 +264,12 @@ impl Tracer {
         let process = &mut self.processes[index];
         let thread = &mut process.threads[at];
         match read {
-            Asleep::Read(mut sample) => {
+            Asleep::Read(mut sample, sleep) => {
                 thread.charge(&mut sample.recorded, Method::Asleep);
+                thread.plan.keep_sleep(sleep);
                 self.forward(index, at, sample);
             }
+            Asleep::AsBefore => thread.reuse(),
             Asleep::Woke => {
                 self.quality.torn_retries += 1;
                 if brief_sleeps >= BRIEF_SLEEPS || thread.ledger.deferred_sleeps() >= MAX_WOKEN {
@@ -400,10 +404,10 @@ impl Tracer {
 
     /// Sets how long pages of the processes count as present after they were looked up.
     fn trust_pages(&self) {
-        let is_loose = self.options.idle_threads == IdleThreads::Loose;
-        let recent_ns = match is_loose && !self.capture.is_outstanding() {
-            true => LOOSE_PAGES_NS,
-            false => RECENT_NS,
+        let recent_ns = match self.options.idle_threads {
+            _ if self.capture.is_outstanding() => RECENT_NS,
+            IdleThreads::Close => PAGES_NS,
+            IdleThreads::Loose => LOOSE_PAGES_NS,
         };
         for process in &self.processes {
             process.memory.trust_pages_for(recent_ns);

@@ -21,13 +21,13 @@ impl Worker {
     /// Copies the frames of `scratch.python` to `scratch.marked`, run by run. Before each frame it
     /// adds the named blocks that the frame is in; after each call of a module, towards the root,
     /// it adds the module; after each frame of a compiler, the code that is compiled. Frames are
-    /// missing where `is_complete` is false.
+    /// missing where `is_complete` is false. Returns whether there may be calls of modules.
     pub(super) fn mark_nn_modules(
         &mut self,
         raw: &RawSample,
         is_complete: bool,
         scratch: &mut Scratch,
-    ) {
+    ) -> bool {
         let mut calls = std::mem::take(&mut self.calls);
         calls.found.clear();
         calls.frames.clear();
@@ -81,5 +81,6 @@ impl Worker {
             scratch.runs.push(start..scratch.marked.len());
         }
         self.calls = calls;
+        has_calls
     }
 }

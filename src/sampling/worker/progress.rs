@@ -90,9 +90,10 @@ impl Worker {
     }
 
     /// Reads the counters of a sample's thread; searches for more of them from time to time.
-    pub(super) fn take_progress(&mut self, raw: &RawSample, scratch: &Scratch) {
+    /// Returns whether the thread trains.
+    pub(super) fn take_progress(&mut self, raw: &RawSample, scratch: &Scratch) -> bool {
         if raw.python.frames.is_empty() {
-            return;
+            return false;
         }
         let thread = raw.recorded.thread;
         let mut progress = std::mem::take(&mut self.progress);
@@ -155,6 +156,7 @@ impl Worker {
             }
         }
         self.progress = progress;
+        part == Trains::Yes
     }
 }
 

@@ -4,7 +4,7 @@ use super::{Scratch, Worker};
 use crate::memory::{LayeredMemory, Memory};
 use crate::model::code::CodeInfo;
 use crate::model::depth::{keep_ends, keep_leaf};
-use crate::model::frame::{Frame, Partial};
+use crate::model::frame::{Frame, Partial, Trust};
 use crate::model::ids::{CodeId, ModuleId};
 use crate::model::module::ModuleInfo;
 use crate::model::sample::Sample;
@@ -12,10 +12,12 @@ use crate::model::tables::Tables;
 use crate::native::modules::Module;
 use crate::native::unwind::{NativeFrame, UnwindEnd};
 use crate::os::clock::monotonic_ns;
+use crate::sampling::footprint::Footprint;
 use crate::sampling::merge::{Run, merge};
 use crate::sampling::raw::{NamedStack, RawSample};
 use crate::sampling::symbol_loader::SymbolLoader;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHasher};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -50,8 +52,8 @@ impl Worker {
             .or(pending.then_some(Partial::PythonPending));
         let mut runs = Vec::with_capacity(raw.python.runs.len());
         self.find_compiled(raw, &mut scratch);
-        self.mark_nn_modules(raw, python_partial.is_none(), &mut scratch);
-        self.take_progress(raw, &scratch);
+        let has_calls = self.mark_nn_modules(raw, python_partial.is_none(), &mut scratch);
+        let trains = self.take_progress(raw, &scratch);
         let mut ending = ending_evaluation(raw, &scratch.native);
         for (run, range) in raw.python.runs.iter().zip(&scratch.runs) {
             let frames = scratch.marked.get(range.clone()).unwrap_or(&[]);
@@ -87,6 +89,15 @@ impl Worker {
         }
         self.last_stacks.insert(raw.recorded.thread, stack);
         self.push(raw.recorded, stack);
+        // What else of a training thread is looked at with each sample, or found through other
+        // memory, is not in the footprint.
+        let looks_elsewhere = trains || has_calls || !self.scratch.compiled.is_empty();
+        let is_guessed = |frame: &NativeFrame| frame.trust != Trust::Unwound;
+        let is_whole = native_partial.is_none() && python_partial.is_none() && !lacked_register;
+        let is_whole = is_whole && !self.scratch.native.iter().any(is_guessed);
+        if is_whole && !looks_elsewhere {
+            publish_footprint(raw, &self.scratch.native);
+        }
     }
 
     /// Unwinds the native frames of a sample into the scratch; `None` where none were captured.
@@ -292,6 +303,23 @@ fn publish_needs(
             raw.shared.stack_wanted.store(raw.slices, Ordering::Relaxed);
         }
         _ => {}
+    }
+}
+
+/// Publishes to the tracer what a sleeper's stack was found in, if it has asked for it.
+fn publish_footprint(raw: &RawSample, native: &[NativeFrame]) {
+    let stack = || {
+        let mut stack = FxHasher::default();
+        for frame in native {
+            (frame.address.raw(), frame.stack_pointer).hash(&mut stack);
+        }
+        for frame in &raw.python.frames {
+            (frame.frame_address, frame.code_address, frame.instruction).hash(&mut stack);
+        }
+        stack.finish()
+    };
+    if let Some(footprint) = Footprint::of_stack(&raw.snapshot, &raw.codes, stack) {
+        raw.shared.footprint.set(raw.sleep, footprint);
     }
 }
 
