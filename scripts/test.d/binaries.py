@@ -26,6 +26,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 # machine: another binary beside them would be measured, too, or they would starve it.
 ALONE = re.compile(r"^(cuda|gpu|loaded|torch_polled|waits_live)$")
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
+# What libtest prints of a test that takes long, at its end, and of those that failed behind them
+# all.
+LONG = re.compile(r"^test (\S+) has been running for over", re.MULTILINE)
+ENDED = re.compile(r"^test (\S+) \.\.\. ", re.MULTILINE)
+FAILED = re.compile(r"^    (\S+)$", re.MULTILINE)
 # Seconds of each binary in the last run: the longest begin first, so that none of them runs alone
 # at the end.
 SECONDS = os.path.join(ROOT, "target", "test-seconds.json")
@@ -83,6 +88,28 @@ def left_over(mark):
     return found
 
 
+def threads(pid):
+    """The threads of a binary, each named by its test, with what it waits in; as lines."""
+    lines = ""
+    for tid in sorted(os.listdir(f"/proc/{pid}/task"), key=int):
+        found = []
+        for name in ("comm", "wchan", "syscall"):
+            try:
+                with open(f"/proc/{pid}/task/{tid}/{name}", encoding="utf-8", errors="replace") as file:
+                    found.append(file.read().strip())
+            except OSError as error:
+                found.append(f"({error.strerror})")
+        lines += f"  thread {tid} {' '.join(found)}\n"
+    return lines
+
+
+def not_passed(text):
+    """The tests that libtest says to have failed, or that it says to take long and never to end."""
+    failed = FAILED.findall(text.rpartition("\nfailures:\n")[2]) if "\nfailures:\n" in text else []
+    ended = set(ENDED.findall(text))
+    return failed + [name for name in LONG.findall(text) if name not in ended]
+
+
 def defaults():
     """Signals as a program at a terminal has them: what is ignored stays ignored over an exec."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -111,6 +138,7 @@ def run(name, path, limit):
             hung = f"\n{name}: still running after {limit} s; its processes:\n"
             for pid, state, line in left_over(mark):
                 hung += f"  {pid} {state} {line}\n"
+            hung += threads(process.pid)
             process.kill()
             process.wait()
         leaked = left_over(mark)
@@ -160,7 +188,7 @@ def main():
         print(f"  {one['seconds']:6.1f} s  {one['name']}")
     counts = [sum(int(part[index]) for one in results for part in RESULT.findall(one["text"])) for index in range(3)]
     skips = sum(len(re.findall(r"(?im)^skipp", one["text"])) for one in results)
-    failed = [f"{one['name']} ({one['verdict']})" for one in results if not one["passed"]]
+    failed = [" ".join([f"{one['name']} ({one['verdict']})", *not_passed(one["text"])]) for one in results if not one["passed"]]
     print(
         f"{len(results)} binaries in {time.monotonic() - started:.0f} s: {counts[0]} tests passed, {counts[1]} failed,"
         f" {counts[2]} ignored, {skips} skips printed"
