@@ -254,7 +254,7 @@ mod tests {
         let line = words(&["sh", "-c", script, path.to_str().unwrap()]);
         let interrupt = interrupt();
         let why = std::thread::scope(|scope| {
-            let asked = scope.spawn(|| super::run(&line, Duration::from_secs(300), &interrupt));
+            let asked = scope.spawn(|| super::run(&line, Duration::from_secs(60), &interrupt));
             while !path.exists() && !asked.is_finished() {
                 std::thread::yield_now();
             }
@@ -263,7 +263,7 @@ mod tests {
         });
         assert_eq!(why, "interrupted");
         // None is started any more.
-        let why = super::run(&words(&["true"]), Duration::from_secs(300), &interrupt);
+        let why = super::run(&words(&["true"]), Duration::from_secs(60), &interrupt);
         assert_eq!(why.unwrap_err(), "interrupted");
         let pid = std::fs::read_to_string(&path).unwrap();
         let pid = pid.trim().parse().unwrap();

@@ -19,8 +19,8 @@ use super::signals::Inherited;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::libc;
-use nix::sys::signal::{SigmaskHow, Signal, pthread_sigmask};
-use nix::unistd::{ForkResult, fork, pipe2};
+use nix::sys::signal::{SigmaskHow, Signal, kill, pthread_sigmask};
+use nix::unistd::{ForkResult, Pid, fork, pipe2};
 use std::ffi::{CString, OsString, c_char};
 use std::fmt;
 use std::fs::File;
@@ -231,8 +231,11 @@ fn not_run(program: String, error: io::Error) -> LaunchError {
 
 impl Drop for SuspendedLaunch {
     fn drop(&mut self) {
-        // A closed gate ends the child; after a failed exec it is ending anyway.
-        drop(self.gate.take());
+        // Behind a closed gate it would end by itself, unless another child of ours has a copy of
+        // the gate. After a failed exec it is ending.
+        if self.gate.take().is_some() {
+            let _ = kill(Pid::from_raw(self.child.pid), Signal::SIGKILL);
+        }
         self.child.wait();
     }
 }
@@ -467,8 +470,7 @@ mod tests {
     use crate::os::process_info::read_stat;
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     use nix::sys::ptrace;
-    use nix::sys::signal::{SigSet, Signal, kill};
-    use nix::unistd::Pid;
+    use nix::sys::signal::SigSet;
 
     fn inherited() -> Inherited {
         Inherited {
@@ -585,7 +587,11 @@ mod tests {
             found
         });
         is_asked.recv().unwrap();
-        while read_stat(pid.as_raw()).unwrap().state != b't' {
+        loop {
+            match read_stat(pid.as_raw()).unwrap().state {
+                b't' => break,
+                state => assert_ne!(state, b'Z'),
+            }
             std::thread::yield_now();
         }
         assert_eq!(running.try_wait(), None, "a stop is no exit");

@@ -335,6 +335,7 @@ impl Drop for Ring {
 mod tests {
     use super::*;
     use std::sync::mpsc::channel;
+    use std::time::Instant;
 
     /// Samples of a thread that computes, requested one after the other.
     #[test]
@@ -359,14 +360,26 @@ mod tests {
         let mut stack = Vec::new();
         assert!(sampler.take(&mut stack).is_none());
         let mut last_ns = 0;
-        for _ in 0..100 {
-            sampler.request().unwrap();
-            let sample = loop {
-                if let Some(sample) = sampler.take(&mut stack) {
-                    break sample;
+        // As the tracer does: the kernel may switch the event off behind a sample that was taken
+        // from the ring before that, and with it the next request.
+        let sampled = |sampler: &mut KernelSampler, stack: &mut Vec<u8>| {
+            loop {
+                sampler.request().unwrap();
+                let asked = Instant::now();
+                while asked.elapsed() < Duration::from_secs(1) {
+                    if let Some(sample) = sampler.take(stack) {
+                        return sample;
+                    }
+                    sampler.wait(Duration::from_millis(100));
                 }
-                sampler.wait(Duration::from_millis(100));
-            };
+                sampler.withdraw();
+                if let Some(sample) = sampler.take(stack) {
+                    return sample;
+                }
+            }
+        };
+        for _ in 0..100 {
+            let sample = sampled(&mut sampler, &mut stack);
             assert!(sample.time_ns > last_ns);
             last_ns = sample.time_ns;
             let stack_pointer = sample.registers.stack_pointer().unwrap();
@@ -378,10 +391,7 @@ mod tests {
         sampler.request().unwrap();
         sampler.withdraw();
         sampler.take(&mut stack);
-        sampler.request().unwrap();
-        while sampler.take(&mut stack).is_none() {
-            sampler.wait(Duration::from_millis(100));
-        }
+        sampled(&mut sampler, &mut stack);
         sampler.wait(Duration::from_millis(20));
         assert!(sampler.take(&mut stack).is_none());
         stop.store(true, Ordering::Relaxed);

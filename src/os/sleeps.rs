@@ -65,6 +65,7 @@ fn descends_from(pid: i32, ancestor: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::sample::ThreadState;
     use std::io::{BufRead, BufReader};
     use std::process::{Child, Command, Stdio};
     use std::sync::mpsc::channel;
@@ -80,10 +81,11 @@ mod tests {
         (child, pid)
     }
 
-    /// Waits until a thread sleeps in this call.
+    /// Waits until a thread sleeps in this call. One that has ended never does.
     fn until_in(pid: i32, tid: i32, call: u32) {
         let files = ThreadFiles::open(pid, tid);
         while files.whereabouts().unwrap().syscall() != Some(call) {
+            assert_ne!(files.stat().unwrap().0, ThreadState::Unknown);
             std::thread::yield_now();
         }
     }

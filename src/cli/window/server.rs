@@ -3,6 +3,7 @@
 use super::{Shared, lock};
 use crate::trace::on_demand::{MOST_MESSAGE, Message, SOCKET};
 use std::io;
+use std::net::Shutdown;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,6 +72,8 @@ fn serve(socket: &UnixDatagram, folder: &Path, shared: &Mutex<Shared>, ends: &At
             Err(_) => sleep(LOOK),
         }
     }
+    // A child that has not called exec yet may have the socket, too.
+    let _ = socket.shutdown(Shutdown::Both);
 }
 
 fn is_timeout(error: &io::Error) -> bool {
@@ -131,6 +134,8 @@ mod tests {
         let shared: Arc<Mutex<Shared>> = Arc::default();
         let server = Server::start(folder.path(), shared.clone()).unwrap();
         let client = UnixDatagram::bind(folder.path().join("client")).unwrap();
+        let long = Some(Duration::from_secs(60));
+        client.set_read_timeout(long).unwrap();
         let to = folder.path().join(SOCKET);
         let ask = |pid| {
             // What is no message has no answer, and harms nothing.
