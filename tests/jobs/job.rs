@@ -126,16 +126,16 @@ fn the_slow_rank_of_a_job_is_named_with_its_line() {
 fn record_mesh(python: &Path, folder: &Path, options: &[&str]) {
     // Several seconds: a recorder that has no CPU for some of them finds the mesh in the others.
     let words = [&["mesh_ranks.py", "--steps", "400"], options].concat();
-    record_four(python, folder, &words);
+    record_ranks(RANKS, python, folder, &words);
 }
 
 /// Records four ranks of a program with these arguments, each by a torchspy of its own.
-fn record_four(python: &Path, folder: &Path, words: &[&str]) {
+fn record_ranks(ranks: &str, python: &Path, folder: &Path, words: &[&str]) {
     let pattern = folder.join("{rank}.tspy").display().to_string();
     let torchspy = env!("CARGO_BIN_EXE_torchspy");
     let ran = Command::new(python)
         .args(["-m", "torch.distributed.run", "--standalone"])
-        .args(["--nproc-per-node", RANKS, "--no-python", torchspy])
+        .args(["--nproc-per-node", ranks, "--no-python", torchspy])
         .arg("record")
         .args(STEADY)
         .args(["-o", &pattern, "--"])
@@ -226,7 +226,8 @@ fn groups_of_megatron_are_read() {
     };
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    record_four(&python, folder, &["megatron_ranks.py", "--steps", "400"]);
+    let words = ["megatron_ranks.py", "--steps", "400"];
+    record_ranks(RANKS, &python, folder, &words);
     let found = json(folder);
     let expected = ["pp=0, tp=0", "pp=0, tp=1", "pp=1, tp=0", "pp=1, tp=1"];
     assert_eq!(places(&found), (expected.to_vec(), "Megatron"), "{found}");
@@ -238,6 +239,35 @@ fn groups_of_megatron_are_read() {
     let hidden: Value =
         serde_json::from_str(&report(folder, &["--json", "--confidential"])).unwrap();
     assert_eq!(places(&hidden), (expected.to_vec(), "Megatron"));
+}
+
+#[test]
+fn context_and_expert_groups_of_megatron_are_read() {
+    let Some(python) = megatron_python() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let sizes = ["--pipeline", "1", "--context", "2", "--expert", "4"];
+    let words = [&["megatron_ranks.py", "--steps", "200"], &sizes[..]].concat();
+    record_ranks("8", &python, folder, &words);
+    let found = json(folder);
+    // Numbers of ranks grow along tp first, then cp, then dp; experts are spread over four ranks in
+    // a row.
+    let place = |rank: usize| {
+        let (tp, cp, dp, ep) = (rank % 2, rank / 2 % 2, rank / 4, rank % 4);
+        format!("dp={dp}, cp={cp}, ep={ep}, tp={tp}")
+    };
+    let expected: Vec<String> = (0..8).map(place).collect();
+    let (found_places, source) = places(&found);
+    assert_eq!(
+        (found_places, source),
+        (expected.iter().map(String::as_str).collect(), "Megatron"),
+        "{found}"
+    );
+    let text = report(folder, &[]);
+    let line = "parallel groups: dp=2, cp=2, ep=4, tp=2 (Megatron)";
+    assert!(text.contains(line), "{text}");
 }
 
 /// The page's queries, over what the report has kept: the slow rank's line comes first, and Spark

@@ -1,6 +1,7 @@
-"""Four ranks over Gloo in two pipeline stages of two tensor-parallel ranks each, in the groups of Megatron Core.
+"""Ranks over Gloo in the groups of Megatron Core: four in two pipeline stages of two tensor-parallel ranks each, unless told otherwise.
 
-usage: python -m torch.distributed.run --standalone --nproc-per-node 4 megatron_ranks.py [--steps 100]
+usage: python -m torch.distributed.run --standalone --nproc-per-node 4 megatron_ranks.py [--steps 100] [--pipeline N] [--context N] [--expert N]
+--expert: so many ranks share experts, each of which is whole on its rank.
 The groups are made by megatron-core's own parallel_state. Its packages are imported without their __init__.py, which import all of it.
 Ranks of a stage average their gradients; stages train models of different sizes.
 """
@@ -42,11 +43,20 @@ def train(steps, size, group):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--pipeline", type=int, default=2)
+    parser.add_argument("--context", type=int, default=1)
+    parser.add_argument("--expert", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     state = parallel_state()
-    state.initialize_model_parallel(tensor_model_parallel_size=2, pipeline_model_parallel_size=2)
+    state.initialize_model_parallel(
+        tensor_model_parallel_size=2,
+        pipeline_model_parallel_size=arguments.pipeline,
+        context_parallel_size=arguments.context,
+        expert_model_parallel_size=arguments.expert,
+        expert_tensor_parallel_size=1 if arguments.expert > 1 else None,
+    )
     stage = state.get_pipeline_model_parallel_rank()
     train(arguments.steps, 1024 if stage else 256, state.get_tensor_model_parallel_group())
     # As slow_rank.py ends, and for the same reason.

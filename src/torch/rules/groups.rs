@@ -39,7 +39,7 @@ pub const SPEC_MESH: &str = "mesh";
 pub const PARALLEL_STATE: &str = "megatron.core.parallel_state";
 /// Dimensions, outermost first, and the variables with the ranks of the process's own group along
 /// each: a list of ints, None until `initialize_model_parallel`. `dp` is without `cp`; `ep` divides
-/// `dp`. The default order of the ranks is "tp-cp-ep-dp-pp", innermost first. Source:
+/// the ranks of a stage anew. The default order of the ranks is "tp-cp-ep-dp-pp", innermost first. Source:
 /// megatron/core/parallel_state.py of megatron-core 0.16.1.
 pub const PARALLEL_GROUPS: &[(&str, &str)] = &[
     ("pp", "_PIPELINE_GLOBAL_RANKS"),
