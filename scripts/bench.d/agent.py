@@ -18,10 +18,10 @@ JOB = f"bench-agent-{os.getpid()}"
 
 
 class Agent:
-    """An agent for the trainers of one job. A context manager."""
+    """An agent, with further options. A context manager."""
 
-    def __init__(self, folder):
-        command = [profilers.torchspy_path(), "agent", "--listen", "127.0.0.1:0", "--job", JOB, "--ring", os.path.join(folder, "ring")]
+    def __init__(self, folder, *options):
+        command = [profilers.torchspy_path(), "agent", "--listen", "127.0.0.1:0", "--ring", os.path.join(folder, "ring"), *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.started = time.monotonic()
         self.address = self.process.stdout.readline().strip()
@@ -92,7 +92,7 @@ def measure(table, folder, quick):
         table.skip("agent", missing)
         return
     os.environ["TORCHELASTIC_RUN_ID"] = JOB
-    with Target.python("many_threads.py", "--steps", 10, "--omp", 1, "--churn", 20, python=python) as target, Agent(folder) as agent:
+    with Target.python("many_threads.py", "--steps", 10, "--omp", 1, "--churn", 20, python=python) as target, Agent(folder, "--job", JOB) as agent:
         del os.environ["TORCHELASTIC_RUN_ID"]
         steps = []
 
