@@ -1,7 +1,7 @@
 //! Bounded, typed reads of another process's memory, or of a copy of it.
 
 use crate::arch::{Architecture, Machine};
-use std::cell::RefCell;
+use std::cell::{Ref, RefCell};
 use std::ops::Range;
 
 /// Why memory could not be read.
@@ -234,8 +234,8 @@ impl SnapshotMemory {
 
     /// Addresses and lengths of the reads that succeeded since [`Self::note_reads`]; `None` if
     /// nothing is noted.
-    pub fn reads(&self) -> Option<Vec<(u64, usize)>> {
-        Some(self.noted.as_ref()?.borrow().clone())
+    pub fn reads(&self) -> Option<Ref<'_, Vec<(u64, usize)>>> {
+        Some(self.noted.as_ref()?.borrow())
     }
 
     /// The bytes of a range, without a note of it.
@@ -250,8 +250,7 @@ impl SnapshotMemory {
 
 impl Memory for SnapshotMemory {
     fn read_exact(&self, address: u64, buffer: &mut [u8]) -> Result<(), ReadError> {
-        let found = self.find(address, buffer.len());
-        buffer.copy_from_slice(found.ok_or(ReadError::Unmapped(address))?);
+        Unnoted(self).read_exact(address, buffer)?;
         if let Some(noted) = &self.noted {
             noted.borrow_mut().push((address, buffer.len()));
         }

@@ -79,7 +79,7 @@ impl Footprint {
         stack: impl FnOnce() -> u64,
     ) -> Option<Self> {
         let reads = memory.reads()?;
-        let mut words: Vec<_> = reads.into_iter().flat_map(words_of).collect();
+        let mut words: Vec<_> = reads.iter().copied().flat_map(words_of).collect();
         words.sort_unstable();
         words.dedup();
         let mut footprint = Self {
@@ -139,11 +139,11 @@ impl Footprint {
 
     /// All of the frames is noted. What is too much is of no use.
     pub(super) fn seal(&mut self) {
+        self.noted.sort_unstable();
         self.seal_for(FRAMES_AGE_NS);
     }
 
     fn seal_for(&mut self, age_ns: u64) {
-        self.noted.sort_unstable();
         self.spans.clear();
         let (mut total, mut end) = (0, 0);
         for noted in &mut self.noted {
