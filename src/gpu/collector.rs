@@ -31,11 +31,12 @@ pub struct GpuOptions {
     pub library: Option<PathBuf>,
 }
 
-/// Starts collecting. The driver is opened on a separate thread, so that its start blocks nothing.
+/// Starts collecting: figures of the host each `host_period`. The driver is opened on a separate
+/// thread, so that its start blocks nothing.
 ///
 /// # Errors
 /// No thread can be started.
-pub fn start(options: GpuOptions) -> io::Result<TrackFeed> {
+pub fn start(options: GpuOptions, host_period: Duration) -> io::Result<TrackFeed> {
     let (batches, received) = bounded(BATCHES);
     let (stop, stopped) = bounded(0);
     let shared = Arc::<Shared>::default();
@@ -46,7 +47,7 @@ pub fn start(options: GpuOptions) -> io::Result<TrackFeed> {
         shared: shared.clone(),
         began_ns: monotonic_ns(),
     };
-    let host = HostThread::new(starter.ends());
+    let host = HostThread::new(starter.ends(), host_period);
     Builder::new()
         .name("torchspy-host".to_owned())
         .spawn(move || {

@@ -12,8 +12,6 @@ use crossbeam_channel::RecvTimeoutError;
 use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
 
-/// Shortest time between two polls.
-const PERIOD: Duration = Duration::from_millis(500);
 /// Polls may use a fifth of the devices' CPU budget; more expensive ones are less frequent.
 const SHARE_OF_BUDGET: usize = 5;
 /// Most processes that are polled.
@@ -32,15 +30,18 @@ pub(super) struct HostThread {
     batch: Batch,
     last: FxHashMap<(TrackKind, i32), Last>,
     memory: HostMemory,
+    /// Shortest time between two polls.
+    period: Duration,
 }
 
 impl HostThread {
-    pub(super) fn new(ends: Channels) -> Self {
+    pub(super) fn new(ends: Channels, period: Duration) -> Self {
         Self {
             ends,
             batch: Batch::new(None),
             last: FxHashMap::default(),
             memory: HostMemory::default(),
+            period,
         }
     }
 
@@ -52,7 +53,8 @@ impl HostThread {
             self.round(false);
             self.batch.send(&self.ends.batches);
             pace.spent(thread_cpu_ns().saturating_sub(began.1));
-            let left = PERIOD
+            let left = self
+                .period
                 .max(pace.period(SHARE_OF_BUDGET))
                 .saturating_sub(began.0.elapsed());
             match self.ends.stop.recv_timeout(left) {

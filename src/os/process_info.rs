@@ -313,7 +313,8 @@ fn lossy_prefix(bytes: &[u8], longest: usize) -> String {
 
 /// Reads a file of /proc up to `longest` bytes.
 pub(crate) fn read_bounded(path: impl AsRef<Path>, longest: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
+    // Most are shorter. Into an empty vector a few bytes would be read first.
+    let mut bytes = Vec::with_capacity(longest.min(PAGE) as usize);
     match File::open(path)?.take(longest).read_to_end(&mut bytes) {
         Ok(_) => Ok(bytes),
         // A process that ended between open and read.

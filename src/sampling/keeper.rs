@@ -5,7 +5,7 @@ use super::raw::NamedStack;
 use super::session::{IdleThreads, SessionOptions};
 use crate::model::process::ProcessInfo;
 use crate::os::clock::{boottime_ns, monotonic_ns};
-use crate::os::process_info::{read_process_info, read_stat};
+use crate::os::process_info::{read_bounded, read_process_info, read_stat};
 use crate::os::process_tree::{ProcessEvent, ProcessWatch};
 use crate::os::redaction::Redaction;
 use crate::python::discover::Interpreter;
@@ -53,8 +53,9 @@ const LAUNCH: Duration = Duration::from_micros(500);
 /// sleeps: the tracer wakes it at the tick after a process was started, and an exit wakes it, too.
 const YOUNG_CHECK: Duration = Duration::from_millis(10);
 const EXEC_CHECK: Duration = Duration::from_millis(250);
-/// Time between two looks for processes where idle threads are followed loosely.
-const LOOSE_LOOK: Duration = Duration::from_millis(500);
+/// Time between two checks for an exec, and two looks for processes, where idle threads are
+/// followed loosely: the tracer does not wake the keeper there.
+const LOOSE_CHECK: Duration = Duration::from_secs(1);
 /// Age up to which a process is young, ns.
 const YOUNG_NS: u64 = 5_000_000_000;
 
@@ -90,6 +91,8 @@ struct ImageMark {
 
 pub(super) struct Keeper {
     watch: ProcessWatch,
+    /// Time between two checks of a process for an exec.
+    check: Duration,
     root_pid: i32,
     more_roots: Vec<i32>,
     subprocesses: bool,
@@ -115,16 +118,21 @@ impl Keeper {
         control: Arc<Control>,
     ) -> io::Result<Self> {
         let mut watch = ProcessWatch::new(root_pid)?;
-        watch.look_every(match options.idle_threads {
-            IdleThreads::Close => Duration::from_secs_f64(options.rate_hz.max(1.0).recip()),
-            IdleThreads::Loose => LOOSE_LOOK,
-        });
+        let (look, check) = match options.idle_threads {
+            IdleThreads::Close => {
+                let tick = Duration::from_secs_f64(options.rate_hz.max(1.0).recip());
+                (tick, EXEC_CHECK)
+            }
+            IdleThreads::Loose => (LOOSE_CHECK, LOOSE_CHECK),
+        };
+        watch.look_every(look);
         for &pid in &options.more_roots {
             // It has ended in the meantime.
             let _ = watch.add_root(pid);
         }
         Ok(Self {
             watch,
+            check,
             root_pid,
             more_roots: options.more_roots.clone(),
             subprocesses: options.subprocesses,
@@ -160,7 +168,7 @@ impl Keeper {
         {
             YOUNG_CHECK
         } else {
-            EXEC_CHECK
+            self.check
         }
     }
 
@@ -262,7 +270,7 @@ impl Keeper {
         let mut changed = Vec::new();
         for (&pid, watched) in &mut self.watched {
             if !watched.is_young(now_ns)
-                && now_ns < watched.checked_ns + EXEC_CHECK.as_nanos() as u64
+                && now_ns < watched.checked_ns + self.check.as_nanos() as u64
             {
                 continue;
             }
@@ -329,7 +337,7 @@ pub(super) fn has_same_image(pid: i32, other: i32) -> bool {
 
 /// Fields 26 and 28 of `/proc/PID/stat` (proc_pid_stat(5)); zeros where they cannot be read.
 fn read_mark(pid: i32) -> ImageMark {
-    let text = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let text = read_bounded(format!("/proc/{pid}/stat"), 4096).unwrap_or_default();
     let after_name = text
         .iter()
         .rposition(|&byte| byte == b')')

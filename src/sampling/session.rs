@@ -111,8 +111,18 @@ pub enum IdleThreads {
     /// tick; threads that start are seen at the next tick.
     Close,
     /// For sessions that last for months: one that sleeps is polled each 1.7 s at least, one that
-    /// runs for moments in every eighth tick; threads that start are seen within two seconds.
+    /// runs for moments in every sixteenth tick; threads that start are seen within two seconds.
     Loose,
+}
+
+impl IdleThreads {
+    /// Time between two readings of the host's counters.
+    fn host_period(self) -> Duration {
+        match self {
+            Self::Close => Duration::from_millis(500),
+            Self::Loose => Duration::from_secs(1),
+        }
+    }
 }
 
 /// Where segments go.
@@ -249,7 +259,7 @@ impl Session {
             held,
             control: control.clone(),
         };
-        let tracks = collector::start(options.gpu.clone())?;
+        let tracks = collector::start(options.gpu.clone(), options.idle_threads.host_period())?;
         let worker = Worker::new(
             inbox,
             recycle,

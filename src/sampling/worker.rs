@@ -17,7 +17,7 @@ use super::held_reader::{HeldLink, Watch};
 use super::image::ProcessImage;
 use super::keeper::KeeperEvent;
 use super::raw::{Message, RawSample};
-use super::session::SessionOptions;
+use super::session::{IdleThreads, SessionOptions};
 use super::symbol_loader::SymbolLoader;
 use crate::gpu::feed::TrackFeed;
 use crate::model::frame::{Frame, Partial};
@@ -50,6 +50,8 @@ const SYMBOL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Longest wait for the bell: the delay after which the tracer sees what the worker publishes.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// The same where idle threads are followed loosely.
+const LOOSE_PATIENCE: Duration = Duration::from_millis(500);
 /// The same while the interpreter of some process is being searched for.
 const STARTING_PATIENCE: Duration = Duration::from_millis(3);
 /// Messages handled between two checks for other work.
@@ -91,6 +93,7 @@ pub(super) struct Worker {
     progress: Progress,
     /// The session is one snapshot.
     once: bool,
+    idle_threads: IdleThreads,
     symbols: SymbolLoader,
     last_stacks: FxHashMap<ThreadId, Option<StackId>>,
     samples: Vec<Sample>,
@@ -148,6 +151,7 @@ impl Worker {
             regions: Regions::default(),
             progress: Progress::default(),
             once: options.once,
+            idle_threads: options.idle_threads,
             symbols: SymbolLoader::start(!options.once),
             last_stacks: FxHashMap::default(),
             samples: Vec::new(),
@@ -176,10 +180,10 @@ impl Worker {
                     Err(TryRecvError::Empty) => {
                         self.search_interpreters();
                         let starting = self.images.values().any(ProcessImage::is_starting);
-                        let patience = if starting {
-                            STARTING_PATIENCE
-                        } else {
-                            PATIENCE
+                        let patience = match self.idle_threads {
+                            _ if starting => STARTING_PATIENCE,
+                            IdleThreads::Close => PATIENCE,
+                            IdleThreads::Loose => LOOSE_PATIENCE,
                         };
                         if self.inbox.control.tracer_is_abandoned() {
                             return self.flush_last();

@@ -68,7 +68,7 @@ pub(super) struct TracedThread {
 ///
 /// A thread that has long been asleep is polled in every second tick, later in every fourth,
 /// eighth, …; one that keeps waking, each time for a moment, in every second tick, or in every
-/// eighth where idle threads are followed loosely ([`IdleThreads`]). The choice of
+/// sixteenth where idle threads are followed loosely ([`IdleThreads`]). The choice of
 /// ticks does not depend on what the thread does, and a poll stands for the ticks before it, so
 /// shares stay unbiased; polling 160 threads then costs a fifth. A process's first thread, which
 /// usually is the one that trains, is polled in every tick.
@@ -98,7 +98,7 @@ impl Backoff {
     pub(super) fn is_due(self, tick: u64, weight_ns: u64, how: IdleThreads) -> bool {
         let (most_idle, unpolled_ns) = match how {
             IdleThreads::Close => (1, MAX_UNPOLLED_NS),
-            IdleThreads::Loose => (3, 10 * MAX_UNPOLLED_NS),
+            IdleThreads::Loose => (4, 10 * MAX_UNPOLLED_NS),
         };
         let doublings = (self.quiet_polls / POLLS_PER_STRIDE).min(MAX_DOUBLINGS);
         let doublings = doublings.max((self.idle_polls / POLLS_PER_STRIDE).min(most_idle));

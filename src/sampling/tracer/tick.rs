@@ -33,12 +33,10 @@ const LOOKS_NS: u64 = 500_000;
 /// Shortest time between two lists of threads, and between two searches for Python thread states,
 /// where idle threads are followed loosely, ns.
 const LOOSE_LIST_NS: u64 = 2_000_000_000;
-/// How long a page that was present counts as present while no thread is stopped, ns; and where
-/// idle threads are followed loosely.
+/// How long a page that was present counts as present while no thread is stopped, ns.
 const PAGES_NS: u64 = 100_000_000;
+/// The same where idle threads are followed loosely, ns.
 const LOOSE_PAGES_NS: u64 = 10_000_000_000;
-/// Ticks between two searches for processes there.
-const LOOSE_KEEPER_TICKS: u64 = 10;
 /// Deferred ticks of sleeps that ended during the read after which the thread is stopped.
 const MAX_WOKEN: u32 = 4;
 /// How often a sleeper that woke during a read is looked at again, and read where it sleeps by
@@ -66,11 +64,8 @@ impl Tracer {
         if self.looks {
             self.looked_ns = tick.start_ns;
         }
-        let wakes_keeper = match is_close {
-            true => self.looks,
-            false => self.quality.ticks.is_multiple_of(LOOSE_KEEPER_TICKS),
-        };
-        if wakes_keeper {
+        // Otherwise the keeper wakes by itself.
+        if is_close && self.looks {
             self.wake_keeper();
         }
         self.quality.late_ticks += u64::from(tick.late);
@@ -220,9 +215,22 @@ impl Tracer {
                 candidates.extend(self.read_asleep(candidate, whereabouts, scheduled));
             }
             Found::Unreadable(why) => self.record_without_stack(index, at, why),
-            Found::Gone => return false,
+            Found::Gone => {
+                if self.options.idle_threads == IdleThreads::Loose {
+                    // The list that no longer has it may come two seconds later.
+                    self.close_dead(index, at);
+                }
+                return false;
+            }
         }
         true
+    }
+
+    /// A thread has ended, and may stay listed: no time is charged to it any more.
+    fn close_dead(&mut self, index: usize, at: usize) {
+        self.processes[index].threads[at].ledger.discard();
+        self.flush_reused(index, at, true);
+        self.processes[index].threads[at].is_dead = true;
     }
 
     /// Reads a sleeper without a stop. Returns it as a candidate for a stop where such reads failed
@@ -281,11 +289,7 @@ impl Tracer {
                 thread.last_poll = LastPoll::Unknown;
                 thread.ledger.defer_tick(Deferred::Asleep);
             }
-            Asleep::Dead => {
-                thread.ledger.discard();
-                self.flush_reused(index, at, true);
-                self.processes[index].threads[at].is_dead = true;
-            }
+            Asleep::Dead => self.close_dead(index, at),
             Asleep::NotCaptured(why) => self.record_without_stack(index, at, why),
         }
         None

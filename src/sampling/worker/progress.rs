@@ -10,6 +10,7 @@ use crate::os::clock::monotonic_ns;
 use crate::python::frames::{PythonStack, read_stack};
 use crate::sampling::image::Python;
 use crate::sampling::raw::RawSample;
+use crate::sampling::session::IdleThreads;
 use crate::torch::probe::progress::{FoundCounter, ScanFrame};
 use crate::torch::rules::Trains;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -114,7 +115,8 @@ impl Worker {
                 points.truncate(MAX_POINTS);
             }
             let now_ns = monotonic_ns();
-            if probe.wants_search(thread, now_ns)
+            let rarely = self.idle_threads == IdleThreads::Loose;
+            if probe.wants_search(thread, now_ns, rarely)
                 && let Python::Found(interpreter) = &image.python
                 && let Some(known) = image.codes.as_mut()
             {

@@ -49,6 +49,8 @@ const MAX_MISSES: u32 = 50;
 const FIRST_PAUSE_NS: u64 = 20_000_000;
 const LONGEST_PAUSE_NS: u64 = 200_000_000;
 const MOVING_PAUSE_NS: u64 = 500_000_000;
+/// By how much the pauses are longer in sessions that last for months.
+const RARELY: u64 = 4;
 
 /// Time until the next search, ns: doubled each time that a search found nothing new. Between two
 /// epochs an iterator ends, and the next one appears only after its workers have been forked, while
@@ -232,9 +234,16 @@ impl ProgressProbe {
         changed
     }
 
-    /// Whether the frames of a training thread should be searched now.
-    pub fn wants_search(&mut self, thread: ThreadId, now_ns: u64) -> bool {
-        now_ns >= self.threads.entry(thread).or_default().next_search_ns
+    /// Whether the frames of a training thread should be searched now; `rarely` makes the pauses
+    /// [`RARELY`] times as long.
+    pub fn wants_search(&mut self, thread: ThreadId, now_ns: u64, rarely: bool) -> bool {
+        let watched = self.threads.entry(thread).or_default();
+        let more_ns = if rarely {
+            (RARELY - 1) * watched.pause_ns
+        } else {
+            0
+        };
+        now_ns >= watched.next_search_ns.saturating_add(more_ns)
     }
 
     /// Searches the frames of a thread, root first, for counters. `intern` returns a counter's id;
