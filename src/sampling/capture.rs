@@ -2,16 +2,15 @@
 //! read.
 
 use super::footprint::{Footprint, NotedMemory};
+use super::kept_sleeps::{KeptSleep, KeptSleeps};
 use super::raw::{Extent, RawSample, ThreadShared};
 use super::watched::WatchPlan;
 use crate::arch::{Architecture, Machine};
 use crate::memory::{LayeredMemory, Memory, ReadError, ReadRequest, SnapshotMemory};
 use crate::model::frame::Partial;
 use crate::model::registers::Registers;
-use crate::model::sample::ThreadState;
 use crate::os::clock::monotonic_ns;
 use crate::os::resident::ResidentMemory;
-use crate::os::threads::Whereabouts;
 use crate::python::discover::Interpreter;
 use crate::python::frames::{
     FrameError, PythonStack, data_stack_range, frame_range, lasts, read_stack, state_range,
@@ -47,36 +46,8 @@ pub(super) struct ReadPlan {
     watched: WatchPlan,
     /// Of the last capture, where that is the last state of the thread's Python frames.
     footprint: Footprint,
-    /// Of the last capture, where that was of a sleep.
-    sleep: Option<KeptSleep>,
-    /// How many sleeps were found.
-    sleeps: u64,
+    pub(super) sleeps: KeptSleeps,
 }
-
-/// A sleep whose stack was captured, which is the last that was recorded of its thread.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct KeptSleep {
-    place: Whereabouts,
-    state: ThreadState,
-    /// Counts the captures of sleeps of a thread.
-    number: u64,
-    /// How often in a row a later sleep at the same place had another stack.
-    differed: u8,
-}
-
-impl KeptSleep {
-    pub(super) fn number(&self) -> u64 {
-        self.number
-    }
-
-    /// Whether another sleep is at the same place, and may have the same stack.
-    fn is_alike(&self, other: &Self) -> bool {
-        self.state == other.state && self.place.is_at_same_place(other.place)
-    }
-}
-
-/// A place where so many sleeps in a row had different stacks is not compared any more.
-const MAX_DIFFERED: u8 = 4;
 
 /// The probable stack pointer of a stopped thread, or an address below it: the second lowest of its
 /// last stops. The lowest is not used, since after a single deep stop every further stop would read
@@ -214,56 +185,22 @@ impl ReadPlan {
     /// The stack of the last capture is not known, or another one was recorded since.
     pub(super) fn forget_footprint(&mut self) {
         self.footprint.clear();
-        self.sleep = None;
-    }
-
-    /// A sleep in which the thread was found.
-    pub(super) fn new_sleep(&mut self, place: Whereabouts, state: ThreadState) -> KeptSleep {
-        self.sleeps += 1;
-        KeptSleep {
-            place,
-            state,
-            number: self.sleeps,
-            differed: 0,
-        }
+        self.sleeps.forget();
     }
 
     /// Whether the thread has the stack of its last sleep in this one, which the tracer has just
-    /// found: the last capture was of a sleep at the same place, and all that its stack was found
-    /// in is the same.
+    /// found.
     pub(super) fn sleeps_as_before(
         &mut self,
         now: &KeptSleep,
         memory: &ResidentMemory,
         shared: &ThreadShared,
     ) -> bool {
-        let is_behind = self.is_behind(shared);
-        self.sleep.take_if(|last| is_behind || !last.is_alike(now));
-        let Some(last) = &mut self.sleep else {
-            return false;
-        };
-        let found = shared.footprint.is_unchanged(last.number, memory);
-        match found {
-            Some(true) => last.differed = 0,
-            Some(false) => last.differed = last.differed.saturating_add(1),
-            None => {}
+        if self.is_behind(shared) {
+            self.sleeps.forget();
         }
-        found == Some(true)
-    }
-
-    /// Whether the worker is to say what the stack of a sleep was found in: where the one before
-    /// was at the same place. Such sleeps count on how often they differed.
-    pub(super) fn follows_sleep(&self, now: &mut KeptSleep) -> bool {
-        let Some(last) = self.sleep.filter(|last| last.is_alike(now)) else {
-            return false;
-        };
-        now.differed = last.differed;
-        last.differed < MAX_DIFFERED
-    }
-
-    /// The stack of this sleep was captured, and recorded.
-    pub(super) fn keep_sleep(&mut self, sleep: KeptSleep) {
-        self.sleep = Some(sleep);
+        let is_unchanged = |number| shared.footprint.is_unchanged(number, memory);
+        self.sleeps.has_last_stack(now, is_unchanged)
     }
 
     /// Whether the thread, which runs, has the same Python frames and progress as when it was last

@@ -21,9 +21,9 @@ use crate::os::stop::{StoppedThread, wait_for_any_stop};
 use crate::os::syscalls::{Ending, sleeps_interruptibly};
 use crate::os::threads::{FUTEX, SchedStat, ThreadFiles, Whereabouts, keeps_schedstat};
 use crate::sampling::capture::{
-    Buffers, KeptSleep, Subject, capture, capture_asleep, capture_stopped, capture_unstopped,
-    look_up,
+    Buffers, Subject, capture, capture_asleep, capture_stopped, capture_unstopped, look_up,
 };
+use crate::sampling::kept_sleeps::KeptSleep;
 use crate::sampling::raw::RawSample;
 use crate::sampling::session::SessionOptions;
 use crate::sampling::stops::{LateStops, NAP, Outcome, Request, SHORT_NAP, Wait};
@@ -219,7 +219,7 @@ impl Capture {
             return Asleep::NotCaptured(Partial::Uninterruptible);
         }
         // A wait for the GIL is recorded with who holds it, each time.
-        let mut sleep = thread.plan.new_sleep(whereabouts, state);
+        let mut sleep = thread.plan.sleeps.begin(whereabouts, state);
         let may_be_as_before = self.keeps_sleeps && !process.may_await_gil(at, &whereabouts);
         let thread = &mut process.threads[at];
         if may_be_as_before
@@ -247,7 +247,7 @@ impl Capture {
             thread.plan.gils.extend(ranges);
         }
         let stack = self.buffers.prepare(&mut thread.plan, &thread.shared);
-        if thread.plan.follows_sleep(&mut sleep) && may_be_as_before {
+        if thread.plan.sleeps.continue_in(&mut sleep) && may_be_as_before {
             sample.snapshot.note_reads();
             sample.sleep = sleep.number();
         }

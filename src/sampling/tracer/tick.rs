@@ -274,7 +274,7 @@ impl Tracer {
         match read {
             Asleep::Read(mut sample, sleep) => {
                 thread.charge(&mut sample.recorded, Method::Asleep);
-                thread.plan.keep_sleep(sleep);
+                thread.plan.sleeps.keep(sleep);
                 self.forward(index, at, sample);
             }
             Asleep::AsBefore => thread.reuse(),
