@@ -34,6 +34,18 @@ pub fn program(name: &str) -> String {
     format!("{}/tests/programs/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
+/// What `torchspy dump` prints of a process.
+pub fn dump(pid: i32, options: &[&str]) -> String {
+    let output = Command::new(TORCHSPY)
+        .args(["dump", "--pid", &pid.to_string()])
+        .args(options)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
 /// The line of a program that carries a mark.
 pub fn marked(name: &str, mark: &str) -> u64 {
     let text = std::fs::read_to_string(program(name)).unwrap();

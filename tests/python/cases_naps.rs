@@ -1,5 +1,5 @@
 //! Threads that wake for a moment and sleep on: a sleep is not read again where the stack is the
-//! same, and is told apart where only Python's frames differ.
+//! same, and is another one where only Python's frames differ.
 
 use crate::faults::{How, Recorder};
 use crate::on_each_python;

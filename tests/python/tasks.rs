@@ -1,11 +1,10 @@
 //! Tasks of asyncio, against what the program says of them.
 
-use crate::faults::{TORCHSPY, wait_until};
+use crate::faults::{self, wait_until};
 use crate::python_target::{Python, Target};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::process::Command;
 
 const VERSIONS: [&str; 9] = [
     "3.10", "3.11", "3.12", "3.13", "3.14", "3.15", "3.13t", "3.14t", "3.15t",
@@ -24,14 +23,7 @@ struct Described {
 }
 
 fn dump(target: &Target, options: &[&str]) -> String {
-    let output = Command::new(TORCHSPY)
-        .args(["dump", "--pid", &target.pid().to_string()])
-        .args(options)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    String::from_utf8(output.stdout).unwrap()
+    faults::dump(target.pid(), options)
 }
 
 /// The tasks of a dump, and what it says is missing.

@@ -1,7 +1,7 @@
 //! `torchspy dump --tree` on Gloo ranks under torchrun of which the last hangs, in four ways: that
 //! rank is named, with its line, and what the others wait for.
 
-use crate::faults::{TORCHSPY, Target, program, wait_until};
+use crate::faults::{self, Target, program, wait_until};
 use crate::marked;
 use crate::native_live::torch_python;
 use serde_json::Value;
@@ -10,14 +10,7 @@ use std::process::Command;
 const RANKS: usize = 2;
 
 fn dump(pid: i32, options: &[&str]) -> String {
-    let output = Command::new(TORCHSPY)
-        .args(["dump", "--tree", "--pid", &pid.to_string()])
-        .args(options)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    String::from_utf8(output.stdout).unwrap()
+    faults::dump(pid, &[&["--tree"], options].concat())
 }
 
 fn look(pid: i32) -> Value {

@@ -2,7 +2,7 @@
 //! itself computes from `parameters()`, `grad`, the optimizer's state, `buffers()` and
 //! `state_dict()`.
 
-use crate::faults::{TORCHSPY, Target, program};
+use crate::faults::{self, Target, program};
 use crate::native_live::torch_python;
 use serde_json::Value;
 use std::process::Command;
@@ -19,14 +19,7 @@ fn target(case: &str) -> Option<(Target, Value)> {
 }
 
 fn dump(target: &Target, options: &[&str]) -> String {
-    let output = Command::new(TORCHSPY)
-        .args(["dump", "--memory", "--pid", &target.pid().to_string()])
-        .args(options)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    String::from_utf8(output.stdout).unwrap()
+    faults::dump(target.pid(), &[&["--memory"], options].concat())
 }
 
 fn held(target: &Target) -> Value {
