@@ -10,6 +10,7 @@ use crate::analysis::progress::standstill::{STILL_NS, stood};
 use crate::analysis::progress::{Counting, Step, counting};
 use crate::analysis::summary::parts;
 use crate::analysis::tracks::{self, TrackSummary};
+use crate::model::category::SummaryRow;
 use crate::model::collective::{Backend, CollectiveCall};
 use crate::model::facts::Line;
 use crate::model::ids::{FunctionId, NameId, ProcessId, ThreadId};
@@ -19,7 +20,7 @@ use crate::model::progress::facts;
 use crate::model::reduction::{
     Bin, MOST_BINS, Place, ReducedRank, ReducedRow, Reduction, Still, SyncEnd,
 };
-use crate::model::sample::ThreadState;
+use crate::model::sample::{Capture, ThreadState};
 use crate::model::track::TrackKind;
 use rustc_hash::FxHashMap;
 
@@ -228,7 +229,14 @@ fn sync_ends(
         let mut last: Option<SyncEnd> = None;
         while let Some((at, sample)) = samples.next_if(|(_, sample)| sample.start_ns < step.end_ns)
         {
-            if sample.start_ns < step.start_ns || !waits_together(sample) {
+            if sample.start_ns < step.start_ns {
+                continue;
+            }
+            if may_wait_unseen(sample) {
+                // The last wait that was seen may not be the last one.
+                last = None;
+            }
+            if !waits_together(sample) {
                 continue;
             }
             let end_ns = sample.start_ns.saturating_add(sample.weight_ns);
@@ -258,6 +266,12 @@ fn sync_ends(
     let wall_ns = |at_ns: u64| (run.started_wall_ns + at_ns).saturating_sub(run.started_ns);
     ends.retain(|end| (wall_ns(end.end_ns) / KEPT_NS).is_multiple_of(every));
     (ends, every)
+}
+
+/// Whether a thread of which only Python frames were read, since a stop would have ended its system
+/// call, may wait in a collective of the function that is its innermost.
+fn may_wait_unseen(sample: &ProfileSample) -> bool {
+    sample.capture == Capture::Unstopped && sample.row == SummaryRow::Unclassified
 }
 
 /// When the sleep ended in which a thread was found, by its next sample. The poll of that one was
