@@ -45,6 +45,8 @@ use std::time::Duration;
 /// 160 threads makes some 60,000 in three quarters of an hour; a dropped stack that recurs is
 /// interned again.)
 const MAX_STACKS: usize = 25_000;
+/// The same where idle threads are followed loosely: 0.5 MB.
+const LOOSE_MAX_STACKS: usize = 6_000;
 /// How long to wait for symbol tables at the end of a session.
 const SYMBOL_PATIENCE: Duration = Duration::from_secs(10);
 

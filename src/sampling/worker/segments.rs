@@ -1,11 +1,12 @@
 //! Writes a segment every second, and names that were not known when their segment was written.
 
-use super::{MAX_STACKS, SYMBOL_PATIENCE, Worker};
+use super::{LOOSE_MAX_STACKS, MAX_STACKS, SYMBOL_PATIENCE, Worker};
 use crate::model::ids::{ModuleId, ProcessId};
 use crate::model::module::SymbolInfo;
 use crate::model::segment::Segment;
 use crate::os::clock::{clock_pair, monotonic_ns};
 use crate::recording::segment_of;
+use crate::sampling::session::IdleThreads;
 
 impl Worker {
     /// Writes what is left after the tracer no longer answers.
@@ -55,7 +56,11 @@ impl Worker {
         // The writer is late only if the disk blocks; the tracer's queue then fills, and its losses
         // are counted.
         let _ = self.segments.send(segment);
-        if self.tables.stacks.stacks().len() > MAX_STACKS {
+        let most_stacks = match self.idle_threads {
+            IdleThreads::Close => MAX_STACKS,
+            IdleThreads::Loose => LOOSE_MAX_STACKS,
+        };
+        if self.tables.stacks.stacks().len() > most_stacks {
             self.tables
                 .forget_stacks_except(self.last_stacks.values_mut());
         }
