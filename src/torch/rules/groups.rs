@@ -39,8 +39,8 @@ pub const SPEC_MESH: &str = "mesh";
 pub const PARALLEL_STATE: &str = "megatron.core.parallel_state";
 /// Dimensions, outermost first, and the variables with the ranks of the process's own group along
 /// each: a list of ints, None until `initialize_model_parallel`. `dp` is without `cp`; `ep` divides
-/// the ranks of a stage anew. The default order of the ranks is "tp-cp-ep-dp-pp", innermost first. Source:
-/// megatron/core/parallel_state.py of megatron-core 0.16.1.
+/// the ranks of a stage anew. The default order of the ranks is "tp-cp-ep-dp-pp", innermost first.
+/// Source: megatron/core/parallel_state.py of megatron-core 0.16.1.
 pub const PARALLEL_GROUPS: &[(&str, &str)] = &[
     ("pp", "_PIPELINE_GLOBAL_RANKS"),
     ("dp", "_DATA_PARALLEL_GLOBAL_RANKS"),
