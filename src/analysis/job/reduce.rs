@@ -409,7 +409,51 @@ fn rows(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::facts::Wait;
     use crate::model::progress::Condition;
+    use crate::model::wait::WaitKind;
+
+    #[test]
+    fn a_wait_is_not_the_last_of_its_step_if_another_one_may_follow_unseen() {
+        let waits = ProfileSample {
+            wait: Some(Wait {
+                kind: WaitKind::GpuSync,
+                label: NameId::from_index(0),
+            }),
+            ..ProfileSample::default()
+        };
+        let unseen = ProfileSample {
+            capture: Capture::Unstopped,
+            row: SummaryRow::Unclassified,
+            ..ProfileSample::default()
+        };
+        let classified = ProfileSample {
+            capture: Capture::Unstopped,
+            row: SummaryRow::HostComputation,
+            ..ProfileSample::default()
+        };
+        let order = [waits, unseen, unseen, waits, waits, classified];
+        let samples: Vec<ProfileSample> = (0..)
+            .zip(order)
+            .map(|(at, sample)| ProfileSample {
+                start_ns: 10 * at,
+                weight_ns: 10,
+                ticks: 1,
+                ..sample
+            })
+            .collect();
+        let steps = [(1, 0..20), (2, 20..40), (3, 40..60)].map(|(number, range)| Step {
+            number,
+            start_ns: range.start,
+            end_ns: range.end,
+            uncertain_ns: 0,
+            alone: true,
+        });
+        let own: Vec<&ProfileSample> = samples.iter().collect();
+        let (ends, _) = sync_ends(&Profile::default(), &own, &steps, true);
+        let found: Vec<(u64, u64)> = ends.iter().map(|end| (end.step, end.end_ns)).collect();
+        assert_eq!(found, [(2, 40), (3, 50)]);
+    }
 
     #[test]
     fn the_users_mesh_comes_first_then_the_largest_that_the_rank_holds() {
