@@ -18,7 +18,7 @@ ACTIVITIES = {
         ("which threads ran (schedstat)", "schedstat"),
         ("where sleepers are (syscall, stat)", "whereabouts|ThreadFiles::stat|voluntary_switches|is_stopped"),
         ("which pages are there (pagemap)", "read_table"),
-        ("sleepers that sleep on: what their stacks were found in", "sleeps_as_before"),
+        ("sleepers that sleep on: what their stacks were found in", "sleeps_as_before|Footprint|has_last_stack"),
         ("code objects", "code_copies"),
         ("stacks of stopped and sleeping threads: reading", "capture_stopped|capture_asleep|read_stopped|capture::copy"),
         ("stops: request, wait, resume", "LateStops|Interrupting|StoppedThread"),
@@ -58,7 +58,9 @@ def activity(thread, stack):
 def sampled(pid, seconds, path):
     """Samples of the process by activity."""
     record = ["perf", "record", "-q", "-e", "cpu-clock", "-F", "4999", "--call-graph", "dwarf,8192", "-p", str(pid), "-o", path]
-    subprocess.run([*record, "--", "sleep", f"{seconds:g}"], check=True, capture_output=True)
+    done = subprocess.run([*record, "--", "sleep", f"{seconds:g}"], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Failed(f"perf record: exit status {done.returncode}\n{done.stderr[-2000:]}")
     script = ["perf", "script", "-i", path, "-F", "comm,ip,sym", "--no-inline"]
     counts, thread, stack = collections.Counter(), None, []
     with subprocess.Popen(script, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as running:
