@@ -60,6 +60,9 @@ pub struct SyncEnd {
     /// When its last sleep in it ended, by what it ran and waited for a CPU since; `None` if it was
     /// not found asleep in it.
     pub woke_ns: Option<u64>,
+    /// For how long the thread had no CPU between the two polls around the end, at most: then it
+    /// may have been in it for longer than it had to wait.
+    pub queue_ns: u64,
 }
 
 /// A line of code, by name.
@@ -105,6 +108,9 @@ pub struct ReducedRank {
     pub counts_from_start: bool,
     /// Steps that there may have been besides, by which numbers may be too low.
     pub uncounted: u64,
+    /// What counts the steps of all ranks alike since the job's start, and by how much it is ahead
+    /// of the numbers here.
+    pub counted: Option<(String, i64)>,
     /// Steps whose length is known.
     pub steps: u64,
     /// Bins hold `1 << shift` steps.

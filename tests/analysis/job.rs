@@ -142,6 +142,7 @@ impl Simulated {
                     end_ns: clock(last + TICK_S),
                     ticks: polls.len() as u32,
                     woke_ns: woke,
+                    queue_ns: 0,
                 });
             }
             match bins
@@ -597,6 +598,50 @@ fn steps_that_are_counted_from_anywhere_are_matched_by_their_lengths() {
     );
 }
 
+/// Steps that are all equally long, in recordings that begin anywhere.
+#[test]
+fn steps_are_matched_by_what_counts_them_on_all_ranks() {
+    let simulated = Simulated {
+        varies_s: 0.0,
+        shifts: Some(vec![1, 138]),
+        ..Simulated::default()
+    };
+    let counted = |names: [&str; 2]| {
+        let mut reductions = simulated.reductions();
+        for (at, reduction) in reductions.iter_mut().enumerate() {
+            let host = at / simulated.ranks_per_host as usize;
+            let first = simulated.shifts.as_ref().unwrap()[host] as i64;
+            // The first step of the recording is the job's 1,000th.
+            reduction.ranks[0].counted = Some((names[host].to_owned(), 1000 - first));
+        }
+        answers(reductions, None)
+    };
+    let job = counted(["state of AdamW", "state of AdamW"]);
+    let (error_ms, _) = clock_error_ms(&job, 1, &simulated);
+    assert!(error_ms < 1.0, "{error_ms} ms");
+    let job = counted(["state of AdamW", "state of Muon"]);
+    let alignment = &job.clocks[1].alignment;
+    assert!(
+        matches!(alignment, Alignment::WallClock(_)),
+        "{alignment:?}"
+    );
+}
+
+#[test]
+fn ends_that_a_rank_without_a_cpu_saw_late_do_not_move_its_clock() {
+    let simulated = Simulated::default();
+    let mut reductions = simulated.reductions();
+    for reduction in &mut reductions[simulated.ranks_per_host as usize..] {
+        for end in reduction.ranks[0].sync_ends.iter_mut().step_by(3) {
+            end.queue_ns = (TICK_S * 1e9) as u64;
+            end.end_ns += end.queue_ns;
+        }
+    }
+    let job = answers(reductions, None);
+    let (error_ms, _) = clock_error_ms(&job, 1, &simulated);
+    assert!(error_ms < 1.0, "{error_ms} ms");
+}
+
 #[test]
 fn what_is_no_part_of_the_answer_is_named() {
     let simulated = Simulated::default();
@@ -863,4 +908,20 @@ fn hostile_reductions_do_no_harm() {
     all[7].ranks[0].groups = Some((GroupSource::DeviceMesh, groups));
     let job = answers(all, None);
     render_job(&job, true);
+}
+
+/// The rank that arrives last has still to launch what follows: its wait for the device ends later.
+#[test]
+fn the_rank_that_devices_wait_for_does_not_move_the_clock_of_its_host() {
+    let simulated = Simulated::default();
+    let mut reductions = simulated.reductions();
+    for reduction in &mut reductions {
+        reduction.ranks[0].nccl = true;
+    }
+    for end in &mut reductions[5].ranks[0].sync_ends {
+        end.end_ns += 12_000_000;
+    }
+    let job = answers(reductions, None);
+    let (error_ms, _) = clock_error_ms(&job, 1, &simulated);
+    assert!(error_ms < 1.0, "{error_ms} ms");
 }

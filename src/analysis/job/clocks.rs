@@ -19,6 +19,15 @@
 //! only makes it later. (Of 40 recorded jobs of 8 Gloo ranks on two CPUs, half of the ranks on each
 //! of two hosts, clocks were off by 0.21 ms in the median and 0.81 at most; by the mean of the
 //! ranks 0.56 and 1.32.)
+//!
+//! A thread that waits for a device may spin, and then it has no sleep. Where it had no CPU around
+//! the end, it may have seen that late: such ends are left out if there are enough others. The host
+//! of the rank that arrives last at a collective of devices has still to launch what follows, so
+//! that its wait ends later than those of the others: of each host the rank counts whose waits end
+//! first on average. (Of a host with that rank alone the clock is late by this time.)
+//!
+//! Which steps of two hosts are the same shows in their lengths, which vary alike; where they do
+//! not, in counters that count alike on all ranks (an optimizer's `state`, a trainer's steps).
 
 use super::ranks::Rank;
 use crate::analysis::slopes::{middle, slopes};
@@ -42,6 +51,8 @@ const FEW_SHIFTS: i64 = 4;
 /// Ends by which shifts are compared at first, and shifts that are compared by all.
 const MOST_FOR_SHIFTS: usize = 200;
 const MOST_EXACT: usize = 8;
+/// A rank that had no CPU for this part of a tick around an end may have seen it late.
+const STARVED: f64 = 0.1;
 /// Standard errors by which the scatter of the next best shift must be larger: that of a logarithm
 /// of a standard deviation of `n` values is 0.7 by the square root of `n`.
 const SURE: f64 = 3.0;
@@ -108,7 +119,8 @@ struct Ends {
     /// By step the mean of its ranks, by the wall clock, in seconds since the run's start. The same
     /// steps of two hosts are found by them: the first rank alone is off by a step at times.
     by_step: Steps,
-    /// By step when the first of its ranks woke; the means again if ends are known by polls only.
+    /// By step when the first of its ranks woke; if ends are known by polls only, the means of the
+    /// ranks that had a CPU then, with NCCL those of the rank that is first on average.
     ends: Steps,
     /// Ranks that it is of.
     ranks: usize,
@@ -116,6 +128,8 @@ struct Ends {
     deviations: Vec<f64>,
     /// Numbers of steps count from the program's start, and are exact.
     counts_from_start: bool,
+    /// As in [`crate::model::reduction::ReducedRank::counted`].
+    counted: Option<(String, i64)>,
 }
 
 impl Ends {
@@ -234,53 +248,79 @@ fn ends(clock: &Clock, ranks: &[&Rank], from_ns: i64) -> Option<Ends> {
         let ends = rank.facts.sync_ends.iter();
         ends.map(|end| (end.step, at(end))).collect()
     };
-    let mut all: Vec<Steps> = ranks.iter().filter_map(woke).collect();
+    let woken = ranks.iter().filter_map(|rank| Some((*rank, woke(rank)?)));
+    let mut all: Vec<(&Rank, Steps)> = woken.collect();
     let by_wakes = 2 * all.len() >= ranks.len() && !all.is_empty();
     if !by_wakes {
-        all = ranks.iter().map(polled).collect();
-        all.retain(|own| own.len() >= FEWEST);
+        all = ranks.iter().map(|rank| (*rank, polled(rank))).collect();
+        all.retain(|(_, own)| own.len() >= FEWEST);
     }
-    let numbering = all.iter().max_by_key(|own| own.len())?.clone();
+    let (_, numbering) = all.iter().max_by_key(|(_, own)| own.len())?.clone();
     // Ranks whose steps were counted from different ones on; they have one clock, so the least
     // difference is that of the same steps.
+    let mut counted: Vec<(String, i64)> = Vec::new();
+    let mut in_time: Vec<Steps> = Vec::new();
+    let nccl = ranks.iter().all(|rank| rank.facts.nccl);
     let all: Vec<Steps> = all
         .into_iter()
-        .filter_map(|own| {
+        .filter_map(|(rank, own)| {
             let shift = best_shift(&own, &numbering, FEW_SHIFTS, &mean_distance)?.0;
+            let ahead = rank.facts.counted.clone();
+            counted.extend(ahead.and_then(|(what, by)| Some((what, by.checked_sub(shift)?))));
+            let most_ns = STARVED * tick_ns(rank);
+            let ends = rank.facts.sync_ends.iter();
+            let calm = ends.filter(|end| end.queue_ns as f64 <= most_ns);
+            let seen = calm.filter_map(|end| {
+                let at = own.get(&end.step)?;
+                Some((end.step.saturating_add_signed(shift), *at))
+            });
+            in_time.push(seen.collect());
             let moved = own.into_iter();
             let moved = moved.map(|(step, at)| (step.saturating_add_signed(shift), at));
             Some(moved.collect())
         })
         .collect();
-    let mut of_step: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
-    for (&step, &at) in all.iter().flatten() {
-        of_step.entry(step).or_default().push(at);
-    }
+    let of_step = by_step(&all);
     let mean = |ends: &[f64]| ends.iter().sum::<f64>() / ends.len() as f64;
-    let first = |ends: &[f64]| ends.iter().copied().fold(f64::INFINITY, f64::min);
-    let means: Steps = of_step
-        .iter()
-        .map(|(&step, ends)| (step, mean(ends)))
-        .collect();
+    let earliest = |ends: &[f64]| ends.iter().copied().fold(f64::INFINITY, f64::min);
+    let of_each = |all: &BTreeMap<u64, Vec<f64>>, figure: &dyn Fn(&[f64]) -> f64| -> Steps {
+        all.iter()
+            .map(|(&step, ends)| (step, figure(ends)))
+            .collect()
+    };
+    let means = of_each(&of_step, &mean);
     let deviation = |own: &Steps| {
         let rest = own.iter();
         let rest = rest.filter_map(|(step, at)| Some(at - means.get(step)?));
         rest.sum::<f64>() / own.len() as f64
     };
     let deviations: Vec<f64> = all.iter().map(deviation).collect();
+    let first = deviations.iter().enumerate();
+    let first = first.min_by(|a, b| a.1.total_cmp(b.1)).map(|(at, _)| at);
+    if let Some(first) = first.filter(|_| nccl) {
+        in_time = in_time.into_iter().skip(first).take(1).collect();
+    }
+    // All ranks of the host that have such a counter must agree on it.
+    let agree = counted.windows(2).all(|two| two[0] == two[1]);
     (!all.is_empty()).then_some(Ends {
         deviations,
         ranks: all.len(),
         ends: match by_wakes {
-            true => of_step
-                .iter()
-                .map(|(&step, ends)| (step, first(ends)))
-                .collect(),
-            false => means.clone(),
+            true => of_each(&of_step, &earliest),
+            false => of_each(&by_step(&in_time), &mean),
         },
         by_step: means,
         counts_from_start: ranks.iter().all(|rank| rank.facts.counts_from_start),
+        counted: counted.pop().filter(|_| agree),
     })
+}
+
+fn by_step(all: &[Steps]) -> BTreeMap<u64, Vec<f64>> {
+    let mut of_step: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+    for (&step, &at) in all.iter().flatten() {
+        of_step.entry(step).or_default().push(at);
+    }
+    of_step
 }
 
 /// Differences of the same steps, with the numbers of one side shifted: time and difference, s.
@@ -398,19 +438,33 @@ fn align(
         clock.alignment = Alignment::WallClock("too few steps were seen on both hosts");
         return;
     };
-    let is_distinct = (next / best).ln() > SURE / (own.by_step.len() as f64).sqrt();
+    let unclear = (SURE / (own.by_step.len() as f64).sqrt()).exp();
+    let is_distinct = next > unclear * best;
     let counts_from_start = own.counts_from_start && to.counts_from_start;
-    let shift = match (is_distinct, counts_from_start) {
-        (true, _) => shift,
-        (false, true) => 0,
-        (false, false) => {
+    let counted = match (&own.counted, &to.counted) {
+        (Some((what, ahead)), Some((other, by))) if what == other => ahead.checked_sub(*by),
+        _ => None,
+    };
+    // Two counters may be of different optimizers all the same.
+    let counted = counted.filter(|&shift| {
+        let all = differences(&own.by_step, &to.by_step, shift);
+        2 * all.len() >= own.by_step.len() && scatter(&all) <= unclear * best
+    });
+    let shift = match (is_distinct, counted, counts_from_start) {
+        (true, ..) => shift,
+        (false, Some(shift), _) => shift,
+        (false, None, true) => 0,
+        (false, None, false) => {
             clock.alignment = Alignment::WallClock(
                 "all steps are equally long: it is not known which are the same",
             );
             return;
         }
     };
-    let all = differences(&own.ends, &to.ends, shift);
+    let mut all = differences(&own.ends, &to.ends, shift);
+    if all.len() < FEWEST {
+        all = differences(&own.by_step, &to.by_step, shift);
+    }
     if all.len() < FEWEST {
         clock.alignment = Alignment::WallClock("too few steps were seen on both hosts");
         return;

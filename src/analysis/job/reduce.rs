@@ -89,6 +89,7 @@ fn rank(
     let mut rank = ReducedRank {
         counts_from_start: counting.counts_from_start,
         uncounted: counting.uncounted,
+        counted: counting.counted,
         steps: steps.len() as u64,
         shift,
         sync_every,
@@ -240,12 +241,16 @@ fn sync_ends(
                 continue;
             }
             let end_ns = sample.start_ns.saturating_add(sample.weight_ns);
-            let woke_ns = own.get(at + 1).and_then(|next| woke_ns(sample, next));
+            let next = own.get(at + 1);
+            let woke_ns = next.and_then(|next| woke_ns(sample, next));
+            let after_ns = next.map_or(0, |next| next.queue_ns);
+            let queue_ns = sample.queue_ns.saturating_add(after_ns);
             match &mut last {
                 Some(end) if end.end_ns == sample.start_ns => {
                     end.end_ns = end_ns;
                     end.ticks = end.ticks.saturating_add(sample.ticks);
                     end.woke_ns = woke_ns.or(end.woke_ns);
+                    end.queue_ns = queue_ns;
                 }
                 last => {
                     *last = Some(SyncEnd {
@@ -254,6 +259,7 @@ fn sync_ends(
                         end_ns,
                         ticks: sample.ticks,
                         woke_ns,
+                        queue_ns,
                     });
                 }
             }

@@ -350,6 +350,9 @@ pub struct Counting {
     pub counts_from_start: bool,
     /// Further steps that there may have been, by which numbers may be too low.
     pub uncounted: u64,
+    /// What counts the steps of all ranks of a job alike, from their start on, and by how much it
+    /// is ahead of the numbers.
+    pub counted: Option<(String, i64)>,
     /// The end of the run, if no step ended in it for long.
     pub standstill: Option<Standstill>,
 }
@@ -369,6 +372,7 @@ pub fn counting(
         steps: series::listed(profile, &counted),
         counts_from_start: from_start && uncounted == 0,
         uncounted,
+        counted: counted.ahead.map(|ahead| (counted.name(), ahead)),
         standstill: standstill::standstill(profile, &counted, samples),
     })
 }

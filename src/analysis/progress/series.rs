@@ -46,6 +46,12 @@ pub(super) struct Ended {
 }
 
 impl Counted {
+    /// What counts, for a comparison with other ranks.
+    pub(super) fn name(&self) -> String {
+        let each = self.counter.map_or(1, |(_, each)| each);
+        format!("{} of {} by {each}", self.kind.name(), self.class)
+    }
+
     /// Mean length of a step; `None` for a single one.
     fn step_ns(&self) -> Option<f64> {
         let (from, to) = (self.ended.first()?, self.ended.last()?);
@@ -79,6 +85,9 @@ pub(super) struct Counted {
     pub(super) late_ns: Option<u64>,
     /// Upper bound; `None` if the number is exact, or no bound is known.
     pub(super) most: Option<u64>,
+    /// By how much the counter is ahead of the number of a step; `None` for one that does not count
+    /// steps from their start on in the same way on all ranks.
+    pub(super) ahead: Option<i64>,
     /// In the order of time.
     pub(super) ended: Vec<Ended>,
 }
@@ -225,6 +234,7 @@ fn counted(
         earlier: 0,
         late_ns: None,
         most: None,
+        ahead: None,
         ended,
     };
     // Each step has raised it.
@@ -236,6 +246,11 @@ fn counted(
     let earlier =
         earlier(profile, process, &counted, base, raised).filter(|&earlier| earlier <= raised);
     counted.earlier = earlier.unwrap_or(0);
+    // DDP copies parameters when it begins, on some ranks more often than on others.
+    if kind != CounterKind::ParameterVersion {
+        let done = i64::try_from(base / each.max(1)).ok();
+        counted.ahead = done.and_then(|done| done.checked_sub_unsigned(counted.earlier));
+    }
     counted.steps = counted.steps.saturating_add(counted.earlier);
     let samples = thread_samples(profile, counted.thread);
     let step_ns = counted.step_ns();
@@ -591,6 +606,7 @@ fn batches(profile: &Profile, process: ProcessId) -> Option<Counted> {
         earlier: 0,
         late_ns: None,
         most: None,
+        ahead: None,
         ended,
     })
 }
