@@ -2,6 +2,7 @@
 //! read.
 
 use super::footprint::{Footprint, NotedMemory};
+use super::kept::Kept;
 use super::kept_sleeps::{KeptSleep, KeptSleeps};
 use super::raw::{Extent, RawSample, ThreadShared};
 use super::watched::WatchPlan;
@@ -219,9 +220,9 @@ impl ReadPlan {
 /// writes their bytes and no capture has to zero them.
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
-    small: Vec<Vec<u8>>,
-    large: Vec<Vec<u8>>,
-    deep: Vec<Vec<u8>>,
+    small: Kept<Vec<u8>>,
+    large: Kept<Vec<u8>>,
+    deep: Kept<Vec<u8>>,
 }
 
 /// Up to this length a buffer is small, and small ones are kept apart.
@@ -248,8 +249,15 @@ impl Buffers {
         }
     }
 
+    /// Drops those that were not needed since the last call.
+    pub(super) fn drop_unneeded(&mut self) {
+        self.small.drop_unneeded();
+        self.large.drop_unneeded();
+        self.deep.drop_unneeded();
+    }
+
     /// The free buffers for `length` bytes, and how many may be kept.
-    fn of_length(&mut self, length: usize) -> (&mut Vec<Vec<u8>>, usize) {
+    fn of_length(&mut self, length: usize) -> (&mut Kept<Vec<u8>>, usize) {
         if length <= SMALL_BYTES {
             (&mut self.small, MAX_KEPT)
         } else if length <= LARGE_BYTES {

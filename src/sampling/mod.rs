@@ -19,6 +19,7 @@ mod held_reader;
 mod image;
 pub mod inspect;
 mod keeper;
+mod kept;
 mod kept_sleeps;
 pub mod live_environment;
 mod maps_reader;

@@ -29,7 +29,7 @@ use super::keeper::KeeperEvent;
 use super::outbox::Outbox;
 use super::raw::{Message, RawSample};
 use super::schedule::Schedule;
-use super::session::{SEGMENT, SessionOptions};
+use super::session::{IdleThreads, SEGMENT, SessionOptions};
 use crate::model::frame::Partial;
 use crate::model::quality::Quality;
 use crate::model::sample::Capture as Method;
@@ -62,6 +62,8 @@ const NO_SLEEP_NS: u64 = 50_000;
 const ATTACH_NS: u64 = 500_000_000;
 /// How long to wait at the end for outstanding stop requests, ns.
 const LATE_STOPS_NS: u64 = 500_000_000;
+/// How often buffers are dropped that were not needed, where idle threads are followed loosely.
+const KEPT_NS: u64 = 60_000_000_000;
 
 /// The tracer's state.
 pub(super) struct Tracer {
@@ -82,6 +84,8 @@ pub(super) struct Tracer {
     /// last one that did.
     looks: bool,
     looked_ns: u64,
+    /// When buffers that were not needed were last dropped.
+    kept_ns: u64,
     /// Polls so far, and their stops, account for the time up to here.
     accounted_to: TimePoint,
     quality: Quality,
@@ -129,6 +133,7 @@ impl Tracer {
             longest_stop_ns: 0,
             looks: true,
             looked_ns: 0,
+            kept_ns: 0,
             accounted_to: TimePoint {
                 ns: now_ns,
                 ticks: 0,
@@ -256,6 +261,16 @@ impl Tracer {
     fn take_recycled(&mut self) {
         while let Some(sample) = self.outbox.recycled() {
             self.capture.recycle(sample);
+        }
+    }
+
+    /// Where idle threads are followed loosely, drops what was not needed for a minute: over days
+    /// all buffers would become as large as the deepest stack.
+    fn drop_unneeded(&mut self, now_ns: u64) {
+        let is_loose = self.options.idle_threads == IdleThreads::Loose;
+        if is_loose && now_ns >= self.kept_ns + KEPT_NS {
+            self.kept_ns = now_ns;
+            self.capture.drop_unneeded();
         }
     }
 

@@ -13,6 +13,7 @@ use crate::cli::trainers::running;
 use crate::cli::{hints, messages};
 use crate::gpu::collector;
 use crate::model::dump::JobKey;
+use crate::os::allocator::give_back_free_memory;
 use crate::os::clock::{own_cpu_ns, wall_ns};
 use crate::os::host::host_name;
 use crate::os::process_info::read_stat;
@@ -33,6 +34,9 @@ const SEARCH_SHARE: f64 = 0.0005;
 const SEARCH: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
 /// How often files that are old are searched for.
 const TIDY: Duration = Duration::from_secs(10);
+/// How often free memory is given back: buffers that come and go leave gaps, by a megabyte in ten
+/// minutes.
+const TRIM: Duration = Duration::from_secs(60);
 /// When a process that could not be sampled is tried again.
 const AGAIN: Duration = Duration::from_secs(60);
 
@@ -75,6 +79,7 @@ pub(crate) fn run(plan: AgentPlan) -> Result<ExitCode, Failure> {
         refused: FxHashMap::default(),
         own_cpu_ns: 0,
         tidy: Instant::now(),
+        trim: Instant::now() + TRIM,
     };
     messages::data(|out| writeln!(out, "http://{address}/metrics"))?;
     agent.run(server)
@@ -93,6 +98,8 @@ struct Agent {
     own_cpu_ns: u64,
     /// When the ring is tidied next.
     tidy: Instant,
+    /// When free memory is given back next.
+    trim: Instant,
 }
 
 impl Agent {
@@ -179,6 +186,10 @@ impl Agent {
         {
             ring.tidy(self.watched.iter().filter_map(Watched::file));
             self.tidy = Instant::now() + TIDY;
+        }
+        if Instant::now() >= self.trim {
+            give_back_free_memory();
+            self.trim = Instant::now() + TRIM;
         }
         let cpu_ns = own_cpu_ns();
         let mut metrics = metrics.lock().unwrap_or_else(PoisonError::into_inner);

@@ -174,6 +174,12 @@ impl Capture {
         self.spare.0.push(sample);
     }
 
+    /// Drops samples and buffers that were not needed since the last call.
+    pub(super) fn drop_unneeded(&mut self) {
+        self.buffers.drop_unneeded();
+        self.spare.0.drop_unneeded();
+    }
+
     /// Reclaims an unused sample.
     pub(super) fn put_back(&mut self, mut sample: Box<RawSample>) {
         self.buffers.reclaim(&mut sample);

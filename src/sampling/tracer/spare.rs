@@ -3,6 +3,7 @@
 use super::account::Charged;
 use super::process::TracedProcess;
 use crate::model::sample::Capture as Method;
+use crate::sampling::kept::Kept;
 use crate::sampling::raw::RawSample;
 
 /// Unused samples that are kept, besides those that come back from the worker.
@@ -10,8 +11,7 @@ pub(super) const MAX_SPARE: usize = 64;
 
 /// Samples without their buffers. The boxes travel to the worker and back as they are.
 #[derive(Debug, Default)]
-#[expect(clippy::vec_box)]
-pub(super) struct SamplePool(pub(super) Vec<Box<RawSample>>);
+pub(super) struct SamplePool(pub(super) Kept<Box<RawSample>>);
 
 impl SamplePool {
     /// An empty sample of a thread.

@@ -71,6 +71,7 @@ impl Tracer {
         self.quality.late_ticks += u64::from(tick.late);
         self.quality.missed_ticks += tick.missed;
         self.take_recycled();
+        self.drop_unneeded(tick.start_ns);
         self.collect_late_stops();
         self.trust_pages();
         let mut running = self.capture_trainers(tick);
