@@ -1,13 +1,14 @@
 //! Which code raised a process's memory: changes between samples of its training thread, by line,
 //! operator and phase.
 //!
-//! Memory is read after each sample ([`TrackKind::SampledAnonymous`]). What changed between two
-//! readings was changed by the code of the sample before, of the sample after, or by code between
-//! them that no sample shows. It is shared out between the samples by the rate at which each key
-//! raises memory while it runs, and these rates are what makes the changes most likely (expectation
-//! maximization, Richardson 1972, Lucy 1974): a line that runs through many windows without a
-//! change gets little of one that it is next to. How much does not depend on that is known:
-//! windows that begin and end in the same line.
+//! Memory is read after each sample ([`TrackKind::SampledAnonymous`]), and in each tick what
+//! torch's allocator has given to tensors of devices ([`TrackKind::SampledAllocated`]). What
+//! changed between two readings was changed by the code of the sample before, of the sample after,
+//! or by code between them that no sample shows. It is shared out between the samples by the rate
+//! at which each key raises memory while it runs, and these rates are what makes the changes most
+//! likely (expectation maximization, Richardson 1972, Lucy 1974): a line that runs through many
+//! windows without a change gets little of one that it is next to. How much does not depend on that
+//! is known: windows that begin and end in the same line.
 
 use super::memory_growth::Rate;
 use super::of_thread;
@@ -34,6 +35,8 @@ const STUDENT: f64 = 2.093;
 /// A thread that sleeps raises no memory, but threads that it waits for may: its sleep counts as
 /// this part of the same time on a CPU.
 const ASLEEP: f64 = 0.01;
+/// The same of device memory: in `backward()` the thread sleeps while autograd's threads allocate.
+const ASLEEP_ON_DEVICES: f64 = 1.0;
 
 /// What one line, operator or phase raised.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,7 +70,7 @@ pub struct Peak {
 }
 
 /// What the code of one process did to its memory: anonymous memory, which is neither of files nor
-/// shared memory.
+/// shared memory, or device memory of tensors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProcessMemory {
     pub process: ProcessId,
@@ -108,18 +111,23 @@ pub fn held(profile: &Profile, process: ProcessId) -> Option<KeptHeld> {
     KeptHeld::parse(&last.value)
 }
 
-/// All processes whose memory was read with samples, in the order of `processes`.
-pub fn all(profile: &Profile, processes: &[ProcessSummary]) -> Vec<ProcessMemory> {
+/// All processes whose memory of this kind was read with samples, in the order of `processes`:
+/// [`TrackKind::SampledAnonymous`] or [`TrackKind::SampledAllocated`].
+pub fn all(profile: &Profile, processes: &[ProcessSummary], kind: TrackKind) -> Vec<ProcessMemory> {
     let tracks = profile.sideband.tracks.tracks.iter().enumerate();
     let tracks: FxHashMap<i32, TrackId> = tracks
-        .filter(|(_, info)| info.kind == TrackKind::SampledAnonymous)
+        .filter(|(_, info)| info.kind == kind)
         .map(|(at, info)| (info.pid, TrackId::from_index(at)))
         .collect();
     let of = |summary: &ProcessSummary| {
         let process = profile.process(summary.process)?;
         let readings = points(profile, *tracks.get(&process.info.pid)?);
         let thread = summary.training_thread?;
-        of_process(profile, summary, thread, readings)
+        let asleep = match kind {
+            TrackKind::SampledAllocated => ASLEEP_ON_DEVICES,
+            _ => ASLEEP,
+        };
+        of_process(profile, summary, thread, readings, asleep)
     };
     processes.iter().filter_map(of).collect()
 }
@@ -129,6 +137,7 @@ fn of_process(
     summary: &ProcessSummary,
     thread: ThreadId,
     readings: &[TrackPoint],
+    asleep: f64,
 ) -> Option<ProcessMemory> {
     let samples = of_thread(profile, thread);
     let begin_ns = samples.first()?.start_ns;
@@ -151,7 +160,7 @@ fn of_process(
         let after = readings.partition_point(|reading| reading.end_ns <= time_ns);
         readings.get(after.saturating_sub(1))
     };
-    let windows = windows(&samples, readings, from_ns, to_ns);
+    let windows = windows(&samples, readings, (from_ns, to_ns), asleep);
     let sum = |sign: f64| -> f64 {
         let changes = windows.iter().map(|window| window.change * sign);
         changes
@@ -164,6 +173,7 @@ fn of_process(
         windows: &windows,
         span: (from_ns, to_ns),
         steps: steps_within,
+        asleep,
     };
     let operator = |sample: &ProfileSample| facts.operators(sample.stack).next().map(|op| op.name);
     Some(ProcessMemory {
@@ -223,8 +233,8 @@ struct Window {
 fn windows(
     samples: &[&ProfileSample],
     readings: &[TrackPoint],
-    from_ns: u64,
-    to_ns: u64,
+    (from_ns, to_ns): (u64, u64),
+    asleep: f64,
 ) -> Vec<Window> {
     let pairs = readings.iter().zip(readings.iter().skip(1));
     let within = pairs.filter(|(_, now)| now.end_ns > from_ns && now.end_ns <= to_ns);
@@ -237,7 +247,7 @@ fn windows(
                 end_ns: now.end_ns,
                 change: now.value as f64 - before.value as f64,
                 parts: parts
-                    .map(|(sample, at)| (at, time_of(sample, now.start_ns, now.end_ns)))
+                    .map(|(sample, at)| (at, time_of(sample, (now.start_ns, now.end_ns), asleep)))
                     .collect(),
             })
         })
@@ -247,13 +257,13 @@ fn windows(
 /// The time of a sample within two times, ns.
 #[derive(Clone, Copy)]
 struct Time {
-    /// In which its code could raise memory: on a CPU, and a little of its sleep.
+    /// In which its code could raise memory: on a CPU, and a part of its sleep.
     own: f64,
     /// In which code ran that the sample does not show: before it fell asleep.
     unseen: f64,
 }
 
-fn time_of(sample: &ProfileSample, from_ns: u64, to_ns: u64) -> Time {
+fn time_of(sample: &ProfileSample, (from_ns, to_ns): (u64, u64), asleep: f64) -> Time {
     let all = sample.weight_ns.max(1) as f64;
     let end_ns = sample.start_ns.saturating_add(sample.weight_ns).min(to_ns);
     // The sample's own moment is in the window, wherever its interval is.
@@ -261,11 +271,11 @@ fn time_of(sample: &ProfileSample, from_ns: u64, to_ns: u64) -> Time {
     let awake = within * (sample.awake_ns as f64 / all).min(1.0);
     match sample.state {
         ThreadState::Running => Time {
-            own: awake + ASLEEP * within,
+            own: awake + asleep * within,
             unseen: 0.0,
         },
         _ => Time {
-            own: ASLEEP * within,
+            own: asleep * within,
             unseen: awake,
         },
     }
@@ -279,6 +289,8 @@ struct Estimate<'a> {
     windows: &'a [Window],
     span: (u64, u64),
     steps: u64,
+    /// What a sleep counts as.
+    asleep: f64,
 }
 
 impl Estimate<'_> {
@@ -304,7 +316,7 @@ impl Estimate<'_> {
         for (sample, key) in self.samples.iter().zip(&of_samples) {
             let end_ns = sample.start_ns.saturating_add(sample.weight_ns);
             if end_ns > self.span.0 && sample.start_ns < self.span.1 {
-                let of_sample = time_of(sample, self.span.0, self.span.1);
+                let of_sample = time_of(sample, self.span, self.asleep);
                 time[*key] += of_sample.own;
                 time[UNSEEN] += of_sample.unseen;
             }
@@ -474,11 +486,12 @@ mod tests {
             read_ns = now_ns;
         }
         let span = (0, ticks.len() as u64 * TICK_NS);
-        let windows = windows(&samples, &readings, span.0, span.1);
+        let windows = windows(&samples, &readings, span, ASLEEP);
         Estimate {
             samples: &samples,
             windows: &windows,
             span,
+            asleep: ASLEEP,
             steps: 10,
         }
         .by(|sample| Some(sample.phase))

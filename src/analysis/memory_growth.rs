@@ -5,16 +5,20 @@
 //! Kendall 1975), along a straight line, by more than allocators take by chance, and in the second
 //! half, too: what levels off is no leak. The rate is the median of the slopes of all pairs of
 //! parts, its interval that of Sen (1968).
+//!
+//! Device memory of tensors rises and falls within each step, by much more than what stays: there
+//! the least reading of each part is taken, which is what no step gives back.
 
 use super::functions::user_lines_by;
 use super::memory_code::ProcessMemory;
 use super::of_thread;
+use super::progress::Progress;
 use super::slopes::{middle, slopes as all_slopes};
 use super::summary::ProcessSummary;
 use super::tracks::{HostProcess, TrackSummary, points};
 use crate::model::containers::{GrowingContainer, KeptContainers};
 use crate::model::facts::Line;
-use crate::model::ids::ProcessId;
+use crate::model::ids::{ProcessId, TrackId};
 use crate::model::profile::{Profile, Role};
 use crate::model::progress::facts;
 use crate::model::track::{TrackKind, TrackPoint};
@@ -171,6 +175,27 @@ pub fn growing(
     all
 }
 
+/// Processes whose tensors take more and more memory of devices, fastest first.
+pub fn growing_on_devices(
+    profile: &Profile,
+    tracks: &TrackSummary,
+    processes: &[ProcessSummary],
+) -> Vec<Growth> {
+    let of = |host: &HostProcess| {
+        let process = host.process?;
+        let own = processes.iter().find(|each| each.process == process)?;
+        let mut all = profile.sideband.tracks.tracks.iter();
+        let track =
+            all.position(|info| info.kind == TrackKind::SampledAllocated && info.pid == host.pid)?;
+        let readings = points(profile, TrackId::from_index(track));
+        let trend = trend(readings, own.startup_ns, least)?;
+        Some(of_trend(host.pid, process, own.progress.as_ref(), &trend))
+    };
+    let mut all: Vec<Growth> = tracks.processes.iter().filter_map(of).collect();
+    all.sort_by(|a, b| b.per_second.value.total_cmp(&a.per_second.value));
+    all
+}
+
 fn growth(profile: &Profile, host: &HostProcess, processes: &[ProcessSummary]) -> Option<Growth> {
     let process = host.process?;
     let role = profile.process(process)?.role;
@@ -179,7 +204,7 @@ fn growth(profile: &Profile, host: &HostProcess, processes: &[ProcessSummary]) -
     let of_kind = |kind: TrackKind| {
         let mut figures = host.figures.iter();
         let figure = figures.find(|figure| figure.kind == kind)?;
-        trend(points(profile, figure.track), startup_ns)
+        trend(points(profile, figure.track), startup_ns, median)
     };
     let own = of_kind(TrackKind::Anonymous);
     let is_copied = own.is_none();
@@ -194,22 +219,29 @@ fn growth(profile: &Profile, host: &HostProcess, processes: &[ProcessSummary]) -
     };
     let summary = processes.iter().find(|each| Some(each.process) == trainer);
     let progress = summary.and_then(|summary| summary.progress.as_ref());
+    Some(Growth {
+        cause: is_copied.then_some(Cause::Copied(None)),
+        ..of_trend(host.pid, process, progress, &trend)
+    })
+}
+
+fn of_trend(pid: i32, process: ProcessId, progress: Option<&Progress>, trend: &Trend) -> Growth {
     let steps_per_s = progress.and_then(|progress| progress.steps_per_s());
     let epoch_s = progress.and_then(|progress| {
         let lengths = &progress.epoch_ns;
         let sum: u64 = lengths.iter().sum();
         (!lengths.is_empty()).then(|| sum as f64 / 1e9 / lengths.len() as f64)
     });
-    Some(Growth {
+    Growth {
         process,
-        pid: host.pid,
+        pid,
         bytes: trend.rise,
         length_ns: trend.length_ns,
         per_second: trend.rate,
         per_step: steps_per_s.map(|rate| trend.rate.times(1.0 / rate)),
         per_epoch: epoch_s.map(|length| trend.rate.times(length)),
-        cause: is_copied.then_some(Cause::Copied(None)),
-    })
+        cause: None,
+    }
 }
 
 struct Trend {
@@ -220,7 +252,12 @@ struct Trend {
     length_ns: u64,
 }
 
-fn trend(points: &[TrackPoint], startup_ns: u64) -> Option<Trend> {
+/// `level`: what a part is compared by.
+fn trend(
+    points: &[TrackPoint],
+    startup_ns: u64,
+    level: impl Fn(&mut [u64]) -> f64,
+) -> Option<Trend> {
     let (first, last) = (points.first()?.end_ns, points.last()?.end_ns);
     let started = first.saturating_add(startup_ns);
     let from = started.saturating_add(last.saturating_sub(started) / WARM_UP);
@@ -236,7 +273,7 @@ fn trend(points: &[TrackPoint], startup_ns: u64) -> Option<Trend> {
     if parts.iter().any(Vec::is_empty) {
         return None;
     }
-    let levels = parts.iter_mut().map(|part| median(part)).enumerate();
+    let levels = parts.iter_mut().map(|part| level(part)).enumerate();
     let levels: Vec<(f64, f64)> = levels.map(|(at, level)| (at as f64, level)).collect();
     let part_s = length_ns as f64 / 1e9 / PARTS as f64;
     let slopes = all_slopes(&levels);
@@ -264,6 +301,10 @@ fn median(values: &mut [u64]) -> f64 {
     values[values.len() / 2] as f64
 }
 
+fn least(values: &mut [u64]) -> f64 {
+    values.iter().min().map_or(0.0, |&least| least as f64)
+}
+
 fn sign(value: f64) -> i32 {
     i32::from(value > 0.0) - i32::from(value < 0.0)
 }
@@ -284,7 +325,6 @@ fn straightness(levels: &[(f64, f64)]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ids::TrackId;
 
     /// A minute of readings, two a second, each `noise` off in turns.
     fn readings(level: impl Fn(f64) -> f64) -> Vec<TrackPoint> {
@@ -302,7 +342,7 @@ mod tests {
 
     #[test]
     fn what_grows_along_a_line_is_found_with_its_rate() {
-        let trend = trend(&readings(|at| 1e9 + 2e6 * at), 0).expect("it grows");
+        let trend = trend(&readings(|at| 1e9 + 2e6 * at), 0, median).expect("it grows");
         assert!((trend.rate.value - 2e6).abs() < 1e5, "{}", trend.rate.value);
         assert!(trend.rate.low <= 2e6 && 2e6 <= trend.rate.high);
         // Epochs of five seconds that each leave something.
@@ -310,7 +350,7 @@ mod tests {
     }
 
     fn trend_of(level: impl Fn(f64) -> f64) -> bool {
-        trend(&readings(level), 0).is_some()
+        trend(&readings(level), 0, median).is_some()
     }
 
     #[test]
@@ -326,8 +366,26 @@ mod tests {
         assert!(!trend_of(|at| 1e10 + 3e5 * at));
         // Only while it starts.
         let starts = readings(|at| 1e9 + 2e7 * at.min(25.0));
-        assert!(trend(&starts, 25_000_000_000).is_none());
+        assert!(trend(&starts, 25_000_000_000, median).is_none());
         // Too short.
-        assert!(trend(&readings(|at| 1e9 + 2e6 * at)[..50], 0).is_none());
+        assert!(trend(&readings(|at| 1e9 + 2e6 * at)[..50], 0, median).is_none());
+    }
+
+    /// Steps of 0.7 s whose tensors take and give back a hundred times what stays.
+    #[test]
+    fn what_stays_of_what_rises_and_falls_in_each_step_is_found() {
+        let level = |stays: f64| {
+            move |at: f64| {
+                let step = (at / 0.7).floor();
+                1e9 + stays * step + 2e8 * (at / 0.7 - step)
+            }
+        };
+        let found = trend(&readings(level(2e6)), 0, least).expect("it grows");
+        assert!(
+            (found.rate.value * 0.7 / 2e6 - 1.0).abs() < 0.15,
+            "{}",
+            found.rate.value
+        );
+        assert!(trend(&readings(level(0.0)), 0, least).is_none());
     }
 }

@@ -99,8 +99,13 @@ fn nearest(
 }
 
 fn seconds_left(limit: &MemoryLimit, growing: &[Growth]) -> Option<Rate> {
-    let left = limit.limit_bytes.saturating_sub(limit.last_bytes) as f64;
-    let sum = |rate: fn(&Growth) -> f64| left / growing.iter().map(rate).sum::<f64>();
+    let left = limit.limit_bytes.saturating_sub(limit.last_bytes);
+    seconds_until(left, growing)
+}
+
+/// Seconds until processes that grow have taken so much more, bytes.
+pub(super) fn seconds_until(left: u64, growing: &[Growth]) -> Option<Rate> {
+    let sum = |rate: fn(&Growth) -> f64| left as f64 / growing.iter().map(rate).sum::<f64>();
     let seconds = Rate {
         value: sum(|growth| growth.per_second.value),
         low: sum(|growth| growth.per_second.high),

@@ -20,6 +20,7 @@
 //! | [`full_queue`] | launches that wait for room in the device's queue |
 //! | [`timeline`] | samples by time, for these three |
 //! | [`memory_code`] | which lines and operators raised memory |
+//! | [`device_memory`] | what torch's allocator held of devices |
 //! | [`memory_growth`], [`memory_limits`], [`ends`] | memory that grows, its limits, and what it ended |
 //! | [`tracks`] | figures of devices and the host over time |
 //! | [`gpu_overlay`] | idle time of devices by what the host executed |
@@ -40,6 +41,7 @@ pub mod backward;
 pub mod collectives;
 pub mod compile;
 pub mod conditions;
+pub mod device_memory;
 pub mod diff;
 pub mod dump;
 pub mod ends;
@@ -74,7 +76,9 @@ pub mod waits;
 
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::profile::{Profile, ProfileSample, Role};
+use crate::model::track::TrackKind;
 use collectives::ProcessCollectives;
+use device_memory::DeviceMemory;
 use ends::End;
 use energy::Energy;
 use gpu_overlay::{GpuIdle, NoOverlay};
@@ -111,8 +115,14 @@ pub struct Analysis {
     pub tracks: TrackSummary,
     /// What code did to the memory of each process.
     pub memory: Vec<ProcessMemory>,
+    /// What code did to the device memory that torch's allocator gave to tensors.
+    pub allocated: Vec<ProcessMemory>,
+    /// What torch's allocator held of devices.
+    pub device_memory: Vec<DeviceMemory>,
     /// Processes whose memory grows, fastest first.
     pub growing: Vec<Growth>,
+    /// Processes whose tensors take more and more memory of devices.
+    pub growing_on_devices: Vec<Growth>,
     /// Limits of memory, and how near it came to them.
     pub limits: Vec<MemoryLimit>,
     /// Processes that a signal ended.
@@ -154,8 +164,12 @@ pub fn analyze(profile: &Profile) -> Analysis {
     let ranks = ranks(&processes, primary);
     let tracks = tracks::summarize(profile);
     let mut growing = memory_growth::growing(profile, &tracks, &processes);
-    let memory = memory_code::all(profile, &processes);
+    let memory = memory_code::all(profile, &processes, TrackKind::SampledAnonymous);
     memory_growth::explain(profile, &mut growing, &memory);
+    let mut growing_on_devices = memory_growth::growing_on_devices(profile, &tracks, &processes);
+    let allocated = memory_code::all(profile, &processes, TrackKind::SampledAllocated);
+    // Which line raised what stays cannot be told where most falls again in each step.
+    memory_growth::explain(profile, &mut growing_on_devices, &[]);
     let window = traced::in_recording(profile, None);
     let mut analysis = Analysis {
         verdict: None,
@@ -170,8 +184,11 @@ pub fn analyze(profile: &Profile) -> Analysis {
         slow_device: slow_rank::slow_device(profile, &tracks, &processes),
         limits: memory_limits::limits(profile, &growing),
         ends: ends::ends(profile),
+        device_memory: device_memory::all(profile, &tracks, &growing_on_devices),
         memory,
+        allocated,
         growing,
+        growing_on_devices,
         processes,
         primary,
         quality: quality::summarize(profile, &ranks),

@@ -195,6 +195,10 @@ pub fn summarize(profile: &Profile) -> TrackSummary {
             summary.host.push(figure);
             continue;
         }
+        // The worker's readings, whether the host was read or not.
+        if track.kind.is_of_allocator() && !places.contains_key(&track.pid) {
+            continue;
+        }
         let known = &mut summary.processes;
         let place = *places.entry(track.pid).or_insert_with(|| {
             known.push(HostProcess {

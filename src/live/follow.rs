@@ -17,7 +17,7 @@ use crate::model::process::ProcessInfo;
 use crate::model::profile::{Profile, ProfileSample, Role};
 use crate::model::run::RunInfo;
 use crate::model::segment::Segment;
-use crate::model::track::{GpuInfo, TrackKind};
+use crate::model::track::{CounterTracks, GpuInfo, TrackKind};
 use crate::model::wait::WaitKind;
 use crate::recording::recording_of;
 use crate::torch::rules::RuleSet;
@@ -50,6 +50,9 @@ pub struct RankPart {
     /// Steps of the optimizer; `None` as long as no counter of them is known.
     pub steps: Option<Vec<EndedSteps>>,
     pub gpu: Option<GpuPart>,
+    /// What torch's allocator holds of each device, by the process's name of it (`cuda:0`): levels
+    /// as last read, counts of the segment.
+    pub allocators: Allocators,
     /// Since when the training thread is at the same line, CLOCK_MONOTONIC.
     pub at_one_line_since_ns: u64,
 }
@@ -74,6 +77,8 @@ pub struct Follower {
     ranks: BTreeMap<i32, Rank>,
     /// Until when figures of devices were taken.
     devices_ns: u64,
+    /// What torch's allocators hold of processes that were no trainers yet, by pid.
+    allocators: BTreeMap<i32, Allocators>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -96,6 +101,7 @@ impl Follower {
             segments: VecDeque::new(),
             ranks: BTreeMap::new(),
             devices_ns: 0,
+            allocators: BTreeMap::new(),
         }
     }
 
@@ -107,6 +113,7 @@ impl Follower {
     /// Adds a segment; returns what it adds to the figures of each trainer.
     pub fn add(&mut self, segment: Segment) -> Vec<RankPart> {
         let (end_ns, is_last) = (segment.end_ns, segment.last);
+        take_allocators(&mut self.allocators, &segment.sideband.tracks);
         if self.devices_ns == 0 {
             self.devices_ns = segment.start_ns;
         }
@@ -117,7 +124,8 @@ impl Follower {
         let mut found = Vec::new();
         for at in 0..profile.processes.len() {
             let id = ProcessId::from_index(at);
-            if let Some((thread, part)) = self.rank(&profile, id, end_ns) {
+            if let Some((thread, mut part)) = self.rank(&profile, id, end_ns) {
+                part.allocators = self.allocators.remove(&part.info.pid).unwrap_or_default();
                 trainers.push((id, thread));
                 found.push(part);
             }
@@ -157,6 +165,7 @@ impl Follower {
             unclassified_ns: 0,
             steps: None,
             gpu: None,
+            allocators: BTreeMap::new(),
             at_one_line_since_ns: end_ns,
         };
         let own = crate::analysis::of_thread(profile, thread);
@@ -310,6 +319,36 @@ impl Rank {
             }
             self.taken_ns = end_ns;
         }
+    }
+}
+
+/// What allocators hold, by device and kind.
+type Allocators = BTreeMap<(String, TrackKind), u64>;
+
+/// Adds what torch's allocators hold to what was not taken yet, by pid.
+fn take_allocators(all: &mut BTreeMap<i32, Allocators>, tracks: &CounterTracks) {
+    for point in &tracks.points {
+        let info = tracks.tracks.get(point.track.index());
+        let Some((info, (_, device))) =
+            info.and_then(|info| Some((info, info.process.rsplit_once(' ')?)))
+        else {
+            continue;
+        };
+        if !info.kind.is_of_allocator() || all.len() >= MOST_PROCESSES {
+            continue;
+        }
+        let is_count = matches!(
+            info.kind,
+            TrackKind::AllocatorRetries | TrackKind::AllocatorFailures
+        );
+        let of_process = all.entry(info.pid).or_default();
+        let value = of_process
+            .entry((device.to_owned(), info.kind))
+            .or_default();
+        *value = match is_count {
+            true => value.saturating_add(point.value),
+            false => point.value,
+        };
     }
 }
 

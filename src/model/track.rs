@@ -110,10 +110,34 @@ named!(
         /// Anonymous memory of a forked process that no other process maps, bytes: without what it
         /// shares with its parent.
         Private = "private_memory",
+        /// Device memory that torch's caching allocator has taken from the driver for a process,
+        /// bytes. `process` ends with the process's number of the device (` cuda:0`) in this and
+        /// the next ones.
+        AllocatorReserved = "allocator_reserved",
+        /// The part of it that is given to tensors, bytes.
+        AllocatorAllocated = "allocator_allocated",
+        /// The part of it that is given to tensors, or was and is still in use by a stream, bytes.
+        AllocatorActive = "allocator_active",
+        /// The free parts of segments of which another part is in use, bytes: they cannot be given
+        /// back to the driver. Expandable segments are not in it.
+        AllocatorInactiveSplit = "allocator_inactive_split",
+        /// The highest [`TrackKind::AllocatorAllocated`] since the start, or since the program has
+        /// reset it, as torch itself counts it.
+        AllocatorPeak = "allocator_peak",
+        /// Allocations in the window for which the device had no memory, so that the allocator gave
+        /// its free segments back and tried again.
+        AllocatorRetries = "allocator_retries",
+        /// Allocations in the window that failed for lack of memory, as a rule after such a try.
+        AllocatorFailures = "allocator_failures",
+        /// [`TrackKind::AllocatorAllocated`] of all devices of a process, as read in each tick,
+        /// where it has changed by [`SAMPLED_BYTES`]. Windows are those of
+        /// [`TrackKind::SampledAnonymous`].
+        SampledAllocated = "sampled_allocated",
     }
 );
 
-/// Least change of [`TrackKind::SampledAnonymous`] that is recorded, bytes.
+/// Least change of [`TrackKind::SampledAnonymous`] and [`TrackKind::SampledAllocated`] that is
+/// recorded, bytes.
 pub const SAMPLED_BYTES: u64 = 64 << 10;
 
 /// The unit of a counter track's values.
@@ -151,6 +175,23 @@ impl TrackKind {
                 | Self::MachineMemory
                 | Self::EndingSignal
                 | Self::SampledAnonymous
+                | Self::AllocatorRetries
+                | Self::AllocatorFailures
+                | Self::SampledAllocated
+        )
+    }
+
+    /// Whether it is a figure of torch's allocator, by process and device.
+    pub fn is_of_allocator(self) -> bool {
+        matches!(
+            self,
+            Self::AllocatorReserved
+                | Self::AllocatorAllocated
+                | Self::AllocatorActive
+                | Self::AllocatorInactiveSplit
+                | Self::AllocatorPeak
+                | Self::AllocatorRetries
+                | Self::AllocatorFailures
         )
     }
 
@@ -175,6 +216,12 @@ impl TrackKind {
             | Self::Resident
             | Self::Anonymous
             | Self::SampledAnonymous
+            | Self::AllocatorReserved
+            | Self::AllocatorAllocated
+            | Self::AllocatorActive
+            | Self::AllocatorInactiveSplit
+            | Self::AllocatorPeak
+            | Self::SampledAllocated
             | Self::Private
             | Self::Swap
             | Self::Shared
@@ -191,7 +238,11 @@ impl TrackKind {
             | Self::DevShmSize
             | Self::MachineAvailable
             | Self::MachineMemory => TrackUnit::Bytes,
-            Self::CgroupLimitHits | Self::OomKills | Self::EndingSignal => TrackUnit::Number,
+            Self::CgroupLimitHits
+            | Self::OomKills
+            | Self::EndingSignal
+            | Self::AllocatorRetries
+            | Self::AllocatorFailures => TrackUnit::Number,
             Self::SmClock | Self::MemoryClock => TrackUnit::Megahertz,
             Self::Throttle => TrackUnit::Bits,
             Self::Temperature => TrackUnit::Celsius,

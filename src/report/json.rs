@@ -22,6 +22,7 @@ pub mod verdict;
 pub use build::{render_json, report, schema};
 
 use crate::analysis::conditions::Conditions;
+use crate::analysis::device_memory::DeviceMemory;
 use crate::analysis::energy::Energy;
 use crate::analysis::intervals::Share;
 use crate::analysis::modules::ModuleTime;
@@ -153,6 +154,10 @@ pub struct Report {
     pub without_trace: Vec<trace::WithoutTrace>,
     /// Which code raised the memory of processes; empty where it was not read with samples.
     pub memory: Vec<memory::Memory>,
+    /// What torch's caching allocator of processes held of devices; empty where it was not read.
+    pub device_memory: Vec<DeviceMemory>,
+    /// Which code raised the device memory that it gave to tensors.
+    pub device_memory_by_code: Vec<memory::MemoryByCode>,
     /// Use of the host by processes; null if it was not recorded.
     pub host_use: Option<tracks::Host>,
     /// The sampler's figures.

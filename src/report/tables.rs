@@ -88,13 +88,22 @@ pub const TABLES: &[(&str, Make)] = &[
         Sheet::new(gpu_idle::GPU_IDLE, &gpu_idle::gpu_idle(p, a))
     }),
     ("memory_lines", |p, a| {
-        Sheet::new(memory::LINES, &memory::lines(p, a))
+        Sheet::new(memory::LINES, &memory::lines(p, &a.memory))
     }),
     ("memory_operators", |p, a| {
-        Sheet::new(memory::OPERATORS, &memory::operators(p, a))
+        Sheet::new(memory::OPERATORS, &memory::operators(p, &a.memory))
     }),
     ("memory_phases", |p, a| {
-        Sheet::new(memory::PHASES, &memory::phases(p, a))
+        Sheet::new(memory::PHASES, &memory::phases(p, &a.memory))
+    }),
+    ("device_memory_lines", |p, a| {
+        Sheet::new(memory::LINES, &memory::lines(p, &a.allocated))
+    }),
+    ("device_memory_operators", |p, a| {
+        Sheet::new(memory::OPERATORS, &memory::operators(p, &a.allocated))
+    }),
+    ("device_memory_phases", |p, a| {
+        Sheet::new(memory::PHASES, &memory::phases(p, &a.allocated))
     }),
     ("energy", |p, a| {
         Sheet::new(energy::ENERGY, &energy::energy(p, a))

@@ -5,6 +5,7 @@ mod brief;
 mod collectives;
 mod compile;
 mod conditions;
+mod device_memory;
 pub mod diff;
 mod energy;
 pub(crate) mod format;
@@ -150,6 +151,7 @@ pub(super) fn of_recording(profile: &Profile, analysis: &Analysis, options: Text
     }
     tracks::tracks(&mut out, profile, analysis);
     memory::memory(&mut out, profile, analysis, (usize::MAX, false));
+    device_memory::device_memory(&mut out, profile, analysis, false);
     gpu_idle::gpu_idle(&mut out, profile, analysis, options.rows);
     energy::energy(&mut out, profile, analysis);
     processes::others(&mut out, profile, analysis);
@@ -202,6 +204,7 @@ fn alone(out: &mut String, profile: &Profile, analysis: &Analysis, by: By, rows:
             }
             By::Memory => {
                 memory::memory(out, profile, analysis, (ALL, false));
+                device_memory::device_memory(out, profile, analysis, false);
                 memory_code::memory(out, profile, analysis, rows);
             }
             By::Shape | By::Kernel => {}

@@ -1,7 +1,9 @@
 //! The program of one process: its modules, unwinder, interpreter and code objects.
 
+use super::allocator_readings::AllocatorReadings;
 use super::live_environment::LiveEnvironment;
 use super::maps_reader::MapsReader;
+use crate::elf::names::ElfNames;
 use crate::memory::{Bytes, Memory};
 use crate::model::mapping::Mapping;
 use crate::native::image::ModuleBytes;
@@ -61,6 +63,8 @@ pub(super) struct ProcessImage {
     pub(super) codes: Option<CodeCache>,
     pub(super) nn_modules: Option<ModuleProbe>,
     pub(super) progress: Option<ProgressProbe>,
+    /// Torch's allocator of device memory; `None` until its library is loaded.
+    pub(super) allocator: Option<AllocatorReadings>,
     pub(super) python: Python,
     environment: LiveEnvironment,
     maps: MapsReader,
@@ -86,6 +90,7 @@ impl ProcessImage {
             codes: None,
             nn_modules: None,
             progress: None,
+            allocator: None,
             python: Python::Pending,
             environment: LiveEnvironment::default(),
             maps: MapsReader::new(pid),
@@ -211,6 +216,18 @@ impl ProcessImage {
                 self.environment.changed(&self.modules, &self.memory)
             }
         }
+    }
+
+    /// The address of a variable or a function of the library of this name; the outer `None` means
+    /// that the library is not loaded, the inner one that it has none.
+    pub(super) fn address_of(&self, library: &str, symbol: &str) -> Option<Option<u64>> {
+        let is_it = |module: &Module| module.info.path.rsplit('/').next() == Some(library);
+        let (module, bias) = self.modules.modules().find(|(module, _)| is_it(module))?;
+        let value = || {
+            let [value] = ElfNames::parse(module.image()?.bytes())?.symbols([symbol]);
+            Some(value?.wrapping_add(bias))
+        };
+        Some(value())
     }
 
     /// The path of the first loaded module for which `is_it` returns true.

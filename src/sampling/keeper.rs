@@ -39,6 +39,9 @@ pub(super) enum KeeperEvent {
         time_ns: u64,
         stacks: Vec<(i32, NamedStack)>,
     },
+    /// Torch's allocator of device memory was found in it: the addresses of what it has given to
+    /// tensors, a word for each device.
+    Allocator { pid: i32, words: Vec<u64> },
     /// It has no interpreter whose frames can be read.
     NoInterpreter { pid: i32 },
     /// It is not sampled any more, because of its rank; with the note that says so.

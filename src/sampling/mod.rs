@@ -7,6 +7,7 @@
 //! [`session`] is the entry point. The tracer only polls, stops, copies and resumes; everything
 //! else runs on other threads, behind bounded queues, after the target was resumed.
 
+mod allocator_readings;
 mod budget;
 mod call_history;
 mod capture;

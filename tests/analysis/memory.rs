@@ -1,7 +1,7 @@
 //! Processes whose memory grows: which are named, and in which words.
 
 use crate::analysis_builder::{Builder, S, fetch, user};
-use crate::track_builder::{put, track};
+use crate::track_builder::{gpu, put, track};
 use torchspy::analysis::ends::Reason;
 use torchspy::analysis::memory_growth::Cause;
 use torchspy::analysis::{Analysis, analyze};
@@ -281,4 +281,82 @@ fn the_limit_with_least_left_is_told_with_the_time_to_it() {
     let time =
         "MEMORY at this rate the limit of cgroup /job (4.0 GB) is reached 3 min after the end";
     assert!(text.contains(time), "{text}");
+}
+
+/// A minute on a device whose tensors grow by 20 MB a second, and take and give back 2 GB in each
+/// second; the driver says of the process 500 MB more than its allocator held.
+#[test]
+fn tensors_that_grow_on_a_device_are_named_with_what_is_left_of_it() {
+    let mut builder = Builder::trainer();
+    builder.ticks(0, 100 * SECONDS, S::Running, &[user("main", 90)]);
+    let device = gpu(&mut builder, &[]);
+    let of_driver = track(&mut builder, TrackKind::ProcessMemory, Some(device), 100);
+    let used = track(&mut builder, TrackKind::MemoryUsed, Some(device), 0);
+    let sampled = track(&mut builder, TrackKind::SampledAllocated, None, 100);
+    let cpu = track(&mut builder, TrackKind::Cpu, None, 100);
+    let allocator = |kind| TrackInfo {
+        kind,
+        gpu: None,
+        pid: 100,
+        process: "python cuda:0".to_owned(),
+    };
+    let kinds = [
+        TrackKind::AllocatorReserved,
+        TrackKind::AllocatorAllocated,
+        TrackKind::AllocatorActive,
+        TrackKind::AllocatorInactiveSplit,
+        TrackKind::AllocatorPeak,
+    ];
+    let tracks = kinds.map(|kind| builder.sideband.tracks.tracks.intern(&allocator(kind)));
+    let retries = allocator(TrackKind::AllocatorRetries);
+    let retries = builder.sideband.tracks.tracks.intern(&retries);
+    let base = |at: u64| 10_000_000_000 + at / 50;
+    let second = 1_000_000_000;
+    for at in (0..SECONDS * second).step_by(100_000_000) {
+        let in_step = (at % second) * 2;
+        put(&mut builder, sampled, at, at, base(at) + in_step);
+        if at % second == 0 {
+            let peak = base(at) + 2 * second;
+            let held = peak + 3 * second;
+            let figures = [held, base(at), base(at), held / 10, peak];
+            for (track, value) in tracks.into_iter().zip(figures) {
+                put(&mut builder, track, at, at, value);
+            }
+            put(&mut builder, of_driver, at, at, held + 500_000_000);
+            put(&mut builder, used, at, at, held + 700_000_000);
+            put(&mut builder, cpu, at, at + 1, 0);
+        }
+    }
+    put(&mut builder, retries, 5 * second, 6 * second, 3);
+    let all = &mut builder.sideband.tracks.points;
+    all.sort_by_key(|point| (point.track, point.start_ns));
+    let profile = builder.profile();
+    let analysis = analyze(&profile);
+    let [memory] = &analysis.device_memory[..] else {
+        panic!("{:?}", analysis.device_memory);
+    };
+    assert_eq!(memory.beside_bytes, Some(500_000_000));
+    assert_eq!((memory.retries, memory.failures), (3, 0));
+    assert!((memory.inactive_split_share - 0.1).abs() < 1e-6);
+    // Of 80 GiB others and what is beside have 0.7 GB, and at the end tensors at most 13.18.
+    let left = memory.seconds_left.unwrap();
+    let expected = ((80_u64 << 30) as f64 - 0.7e9 - 13.18e9) / 20e6;
+    assert!(
+        (left.value / expected - 1.0).abs() < 0.02,
+        "{left:?} {expected}"
+    );
+    let options = TextOptions {
+        detail: Detail::Brief,
+        ..TextOptions::default()
+    };
+    let text = render_summary(&profile, &analysis, options);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for expected in [
+        "trainer's tensors on devices grow by 20 MB a second",
+        "3 allocations found no memory on the device",
+        "none failed",
+        "at this rate the device has no memory left",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
 }

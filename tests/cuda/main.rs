@@ -8,6 +8,7 @@
 
 mod backward;
 mod idle;
+mod memory;
 // Built beside the tests, which load it.
 use cuda_double as _;
 

@@ -6,7 +6,7 @@ use gpu_node::truth::{Kind, Truth};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
 
 /// A library, as cargo built it for the tests.
@@ -15,6 +15,12 @@ fn library(name: &str) -> PathBuf {
     let library = own.parent().unwrap().join(name);
     assert!(library.exists(), "{} was not built", library.display());
     library
+}
+
+/// Two trainings at a time would disturb each other's figures.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(crate) struct Node {
@@ -42,7 +48,11 @@ impl Node {
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("scenario.json"), serde_json::to_vec(scenario).unwrap()).unwrap();
         let nvml = library("libnvml_double.so");
-        std::fs::copy(&nvml, at("libcuda.so.1")).unwrap();
+        // Tools take files with one build-id for one file: this is another one.
+        let mut driver = std::fs::read(&nvml).unwrap();
+        let note = driver.windows(4).position(|four| four == b"GNU\0").unwrap() + 4;
+        driver[note..note + 8].copy_from_slice(b"libcuda.");
+        std::fs::write(at("libcuda.so.1"), driver).unwrap();
         std::os::unix::fs::symlink(&nvml, at("libnvidia-ml.so.1")).unwrap();
         // A copy: the name of the mapped file is what others see.
         std::fs::copy(library("libcuda_double.so"), at("libcudart.so.13")).unwrap();
@@ -87,9 +97,7 @@ impl Node {
     }
 
     fn record_words(&self, python: &Path, words: &[&str], options: &[&str]) -> Ran {
-        // Two trainings at a time would be measured, too.
-        static ALONE: Mutex<()> = Mutex::new(());
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = alone();
         let recording = self.path().join("run.tspy");
         let mut command = self.command(TORCHSPY);
         command

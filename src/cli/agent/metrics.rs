@@ -6,6 +6,7 @@
 use super::job_labels::JobLabels;
 use crate::live::follow::{GpuPart, RankPart};
 use crate::model::seconds;
+use crate::model::track::TrackKind;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -42,6 +43,8 @@ pub(crate) struct Metrics {
     hang: Family<Labels, Gauge>,
     unclassified: Family<Labels, Ratio>,
     gpu_info: Family<Labels, Gauge>,
+    allocator_bytes: Family<Labels, Gauge>,
+    allocator_refusals: Family<Labels, Counter>,
     overhead: Family<Labels, Seconds>,
     pushes: Family<Labels, Counter>,
     trainers: Gauge,
@@ -77,6 +80,8 @@ impl Metrics {
             hang: Family::default(),
             unclassified: Family::default(),
             gpu_info: Family::default(),
+            allocator_bytes: Family::default(),
+            allocator_refusals: Family::default(),
             overhead: Family::default(),
             pushes: Family::default(),
             trainers: Gauge::default(),
@@ -99,6 +104,8 @@ impl Metrics {
             "hang", metrics.hang, "Whether the job hangs: 1, or 0";
             "unclassified_ratio", metrics.unclassified, "Share of the training thread's time that no rule classified";
             "gpu_info", metrics.gpu_info, "The GPU that a rank uses, as dcgm-exporter labels it";
+            "allocator_bytes", metrics.allocator_bytes, "Device memory that torch's caching allocator holds, or a part of it";
+            "allocator_refusals", metrics.allocator_refusals, "Allocations for which the device had no memory: tried again after the cache was freed, and failed";
             "overhead_seconds", metrics.overhead, "Cost of the agent: its CPU time, and time in which it stopped threads of trainers";
             "pushes", metrics.pushes, "Profiles that were sent, by receiver and result";
             "trainers", metrics.trainers, "Trainers and launchers that are sampled";
@@ -167,6 +174,40 @@ impl Metrics {
                 self.idle.get_or_create_owned(&labels).inc_by(ns / 1e9);
             }
         }
+        for ((device, kind), &value) in &part.allocators {
+            let mut of = |name: &'static str, value: &str| {
+                with(&[("device", device.as_str()), (name, value)])
+            };
+            let state = match kind {
+                TrackKind::AllocatorReserved => {
+                    // From the start, so that the first one is a rise.
+                    for result in ["retried", "failed"] {
+                        let labels = of("result", result);
+                        self.allocator_refusals.get_or_create_owned(&labels);
+                    }
+                    "reserved"
+                }
+                TrackKind::AllocatorAllocated => "allocated",
+                TrackKind::AllocatorActive => "active",
+                TrackKind::AllocatorInactiveSplit => "inactive_split",
+                TrackKind::AllocatorPeak => "peak",
+                kind => {
+                    let result = match kind {
+                        TrackKind::AllocatorRetries => "retried",
+                        _ => "failed",
+                    };
+                    let labels = of("result", result);
+                    self.allocator_refusals
+                        .get_or_create_owned(&labels)
+                        .inc_by(value);
+                    continue;
+                }
+            };
+            let level = i64::try_from(value).unwrap_or(i64::MAX);
+            self.allocator_bytes
+                .get_or_create_owned(&of("state", state))
+                .set(level);
+        }
         let wall_ns: u64 = part.phases.values().sum();
         rank.wall_ns = rank.wall_ns.saturating_add(wall_ns);
         rank.unclassified_ns = rank.unclassified_ns.saturating_add(part.unclassified_ns);
@@ -226,6 +267,8 @@ impl Metrics {
                 self.hang.remove(labels);
                 self.unclassified.remove(labels);
                 self.gpu_info.remove(labels);
+                self.allocator_bytes.remove(labels);
+                self.allocator_refusals.remove(labels);
             }
             stays
         });

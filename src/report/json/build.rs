@@ -2,7 +2,7 @@
 
 use super::backward::backward;
 use super::compile::compile;
-use super::memory::memory;
+use super::memory::{allocated, memory};
 use super::modules::{MOST as MOST_MODULES, forward};
 use super::operators::{MOST as MOST_OPERATORS, MOST_SITES, operators};
 use super::progress::progress;
@@ -93,6 +93,8 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
         traced_ranks: analysis.traced_ranks.clone(),
         without_trace: super::trace::without(profile, analysis),
         memory: memory(profile, analysis),
+        device_memory: analysis.device_memory.clone(),
+        device_memory_by_code: allocated(profile, analysis),
         host_use: host(profile, analysis),
         quality: analysis.quality.clone(),
         missing: profile.missing.clone(),

@@ -16,6 +16,20 @@ const MOST: usize = 100;
 /// after start-up.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Memory {
+    #[serde(flatten)]
+    pub code: MemoryByCode,
+    /// What modules and optimizers held, as in `held` of `dump --memory --json`; null if it was
+    /// not read.
+    pub held: Option<serde_json::Value>,
+    /// When that was read, since the start of the recording.
+    pub held_at_s: Option<f64>,
+    /// Why it was not read; null if it was, or if the recording keeps nothing of it.
+    pub held_missing: Option<String>,
+}
+
+/// What the code of one process did to memory, over the timed steps; without those after start-up.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct MemoryByCode {
     /// The process.
     pub pid: i32,
     pub rank: Option<u32>,
@@ -41,13 +55,6 @@ pub struct Memory {
     pub operators: Vec<RaisedRow>,
     /// By phase.
     pub phases: Vec<RaisedRow>,
-    /// What modules and optimizers held, as in `held` of `dump --memory --json`; null if it was
-    /// not read.
-    pub held: Option<serde_json::Value>,
-    /// When that was read, since the start of the recording.
-    pub held_at_s: Option<f64>,
-    /// Why it was not read; null if it was, or if the recording keeps nothing of it.
-    pub held_missing: Option<String>,
 }
 
 /// The highest reading, and what the training thread did then.
@@ -74,15 +81,34 @@ pub(super) fn memory(profile: &Profile, analysis: &Analysis) -> Vec<Memory> {
     all.map(|memory| of_process(profile, memory)).collect()
 }
 
+/// What code did to the device memory that torch's allocator gave to tensors.
+pub(super) fn allocated(profile: &Profile, analysis: &Analysis) -> Vec<MemoryByCode> {
+    let all = analysis.allocated.iter();
+    all.map(|memory| by_code(profile, memory)).collect()
+}
+
 fn of_process(profile: &Profile, memory: &ProcessMemory) -> Memory {
-    let (pid, rank) = profile.pid_and_rank(memory.process);
     let kept = held(profile, memory.process);
     let result = kept.as_ref().map(|kept| &kept.result);
+    Memory {
+        code: by_code(profile, memory),
+        held_at_s: kept
+            .as_ref()
+            .map(|kept| seconds(kept.time_ns.saturating_sub(profile.start_ns))),
+        held: result
+            .and_then(|result| result.as_ref().ok())
+            .map(held_json),
+        held_missing: result.and_then(|result| result.as_ref().err()).cloned(),
+    }
+}
+
+fn by_code(profile: &Profile, memory: &ProcessMemory) -> MemoryByCode {
+    let (pid, rank) = profile.pid_and_rank(memory.process);
     let first = |mut rows: Vec<RaisedRow>| {
         rows.truncate(MOST);
         rows
     };
-    Memory {
+    MemoryByCode {
         pid,
         rank,
         seconds: seconds(memory.to_ns.saturating_sub(memory.from_ns)),
@@ -96,13 +122,6 @@ fn of_process(profile: &Profile, memory: &ProcessMemory) -> Memory {
         lines: first(lines_of(profile, memory)),
         operators: first(operators_of(profile, memory)),
         phases: phases_of(profile, memory),
-        held_at_s: kept
-            .as_ref()
-            .map(|kept| seconds(kept.time_ns.saturating_sub(profile.start_ns))),
-        held: result
-            .and_then(|result| result.as_ref().ok())
-            .map(held_json),
-        held_missing: result.and_then(|result| result.as_ref().err()).cloned(),
     }
 }
 

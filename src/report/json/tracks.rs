@@ -2,7 +2,7 @@
 
 use crate::analysis::Analysis;
 use crate::analysis::ends::{End, Reason};
-use crate::analysis::memory_growth::{Cause, Rate};
+use crate::analysis::memory_growth::{Cause, Growth, Rate};
 use crate::analysis::memory_limits::MemoryLimit;
 use crate::analysis::tracks::{Device, DeviceProcess, Figure, HostProcess, Missing, TrackSummary};
 use crate::model::containers::GrowingContainer;
@@ -178,6 +178,9 @@ pub struct HostUse {
     pub pinned_max_bytes: Option<f64>,
     /// How its memory grows; null if it does not.
     pub memory_growth: Option<MemoryGrowth>,
+    /// How the device memory that torch's allocator gives to its tensors grows; null if it does
+    /// not, or was not read.
+    pub device_memory_growth: Option<MemoryGrowth>,
     /// Bytes read from storage.
     pub disk_read_bytes: Option<f64>,
     /// Bytes sent to storage.
@@ -290,8 +293,10 @@ fn ended(profile: &Profile, end: &End) -> Ended {
 }
 
 fn host_use(profile: &Profile, analysis: &Analysis, process: &HostProcess) -> HostUse {
-    let mut growing = analysis.growing.iter();
-    let growth = growing.find(|growth| growth.pid == process.pid);
+    let growth = |growing: &[Growth]| {
+        let own = growing.iter().find(|growth| growth.pid == process.pid);
+        own.map(|growth| memory_growth(profile, growth))
+    };
     let figure = |kind| process.figures.iter().find(|figure| figure.kind == kind);
     let high = |kind| figure(kind).map(|figure| figure.high);
     HostUse {
@@ -303,30 +308,35 @@ fn host_use(profile: &Profile, analysis: &Analysis, process: &HostProcess) -> Ho
         shared_max_bytes: high(TrackKind::Shared),
         locked_max_bytes: high(TrackKind::Locked),
         pinned_max_bytes: high(TrackKind::Pinned),
-        memory_growth: growth.map(|growth| MemoryGrowth {
-            bytes: growth.bytes,
-            seconds: growth.length_ns as f64 / 1e9,
-            per_second: growth.per_second,
-            per_step: growth.per_step,
-            per_epoch: growth.per_epoch,
-            container: match &growth.cause {
-                Some(Cause::Container(container, _)) => Some(container.clone()),
-                _ => None,
-            },
-            line: match &growth.cause {
-                Some(Cause::Line(line, _) | Cause::Copied(Some((line, _)))) => {
-                    growth_line(profile, *line)
-                }
-                _ => None,
-            },
-            copied: matches!(growth.cause, Some(Cause::Copied(_))),
-            explained: growth.cause.as_ref().and_then(|cause| match cause {
-                Cause::Container(_, share) | Cause::Line(_, share) => Some(*share),
-                Cause::Copied(_) => None,
-            }),
-        }),
+        memory_growth: growth(&analysis.growing),
+        device_memory_growth: growth(&analysis.growing_on_devices),
         disk_read_bytes: figure(TrackKind::DiskRead).map(|figure| figure.total),
         disk_written_bytes: figure(TrackKind::DiskWritten).map(|figure| figure.total),
+    }
+}
+
+fn memory_growth(profile: &Profile, growth: &Growth) -> MemoryGrowth {
+    MemoryGrowth {
+        bytes: growth.bytes,
+        seconds: growth.length_ns as f64 / 1e9,
+        per_second: growth.per_second,
+        per_step: growth.per_step,
+        per_epoch: growth.per_epoch,
+        container: match &growth.cause {
+            Some(Cause::Container(container, _)) => Some(container.clone()),
+            _ => None,
+        },
+        line: match &growth.cause {
+            Some(Cause::Line(line, _) | Cause::Copied(Some((line, _)))) => {
+                growth_line(profile, *line)
+            }
+            _ => None,
+        },
+        copied: matches!(growth.cause, Some(Cause::Copied(_))),
+        explained: growth.cause.as_ref().and_then(|cause| match cause {
+            Cause::Container(_, share) | Cause::Line(_, share) => Some(*share),
+            Cause::Copied(_) => None,
+        }),
     }
 }
 

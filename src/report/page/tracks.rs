@@ -54,14 +54,17 @@ pub(super) fn write(profile: &Profile, analysis: &Analysis, columns: &mut Column
         let figures = device.figures.iter().chain(&reasons);
         figures.for_each(|figure| add(Some(at), 0, "", figure));
     }
+    // A cgroup has its path, an allocator its device.
+    let name = |figure: &Figure| {
+        let info = profile.sideband.tracks.tracks.get(figure.track.index());
+        info.map_or("", |info| info.process.as_str())
+    };
     for process in &tracks.processes {
         let figures = process.figures.iter();
-        figures.for_each(|figure| add(None, process.pid, &process.name, figure));
+        figures.for_each(|figure| add(None, process.pid, name(figure), figure));
     }
-    // A cgroup has its path.
     for figure in tracks.host.iter().chain(&limits(profile)) {
-        let info = profile.sideband.tracks.tracks.get(figure.track.index());
-        add(None, 0, info.map_or("", |info| &info.process), figure);
+        add(None, 0, name(figure), figure);
     }
     list
 }
@@ -88,7 +91,11 @@ fn limits(profile: &Profile) -> Vec<Figure> {
 /// Whether a value holds until the next reading. What samples show of memory is drawn from the
 /// regular readings.
 fn is_setting(kind: TrackKind) -> bool {
-    kind.is_occasional() && kind.unit() == TrackUnit::Bytes && kind != TrackKind::SampledAnonymous
+    let is_sampled = matches!(
+        kind,
+        TrackKind::SampledAnonymous | TrackKind::SampledAllocated
+    );
+    kind.is_occasional() && kind.unit() == TrackUnit::Bytes && !is_sampled
 }
 
 /// From the start to the first reading its value, since both are of one round; then each until the

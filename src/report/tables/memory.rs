@@ -1,6 +1,5 @@
 //! What code did to the memory of processes: by line, operator and phase.
 
-use crate::analysis::Analysis;
 use crate::analysis::memory_code::{ProcessMemory, Raised};
 use crate::analysis::memory_growth::Rate;
 use crate::model::facts::Line;
@@ -103,22 +102,21 @@ fn rate(row: &RaisedRow, part: fn(&Rate) -> f64) -> Value {
 }
 
 /// Lines of all processes.
-pub fn lines(profile: &Profile, analysis: &Analysis) -> Vec<RaisedRow> {
-    let all = analysis.memory.iter();
-    all.flat_map(|memory| lines_of(profile, memory)).collect()
+pub fn lines(profile: &Profile, all: &[ProcessMemory]) -> Vec<RaisedRow> {
+    let rows = all.iter().flat_map(|memory| lines_of(profile, memory));
+    rows.collect()
 }
 
 /// Operators of all processes.
-pub fn operators(profile: &Profile, analysis: &Analysis) -> Vec<RaisedRow> {
-    let all = analysis.memory.iter();
-    all.flat_map(|memory| operators_of(profile, memory))
-        .collect()
+pub fn operators(profile: &Profile, all: &[ProcessMemory]) -> Vec<RaisedRow> {
+    let rows = all.iter().flat_map(|memory| operators_of(profile, memory));
+    rows.collect()
 }
 
 /// Phases of all processes.
-pub fn phases(profile: &Profile, analysis: &Analysis) -> Vec<RaisedRow> {
-    let all = analysis.memory.iter();
-    all.flat_map(|memory| phases_of(profile, memory)).collect()
+pub fn phases(profile: &Profile, all: &[ProcessMemory]) -> Vec<RaisedRow> {
+    let rows = all.iter().flat_map(|memory| phases_of(profile, memory));
+    rows.collect()
 }
 
 pub fn lines_of(profile: &Profile, memory: &ProcessMemory) -> Vec<RaisedRow> {

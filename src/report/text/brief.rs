@@ -2,8 +2,8 @@
 
 use super::format::seconds;
 use super::{
-    Detail, TextOptions, collectives, functions, memory, nothing_sampled, operators, processes,
-    progress, sampler, sentence, tables, tracks, verdict, waits, warnings, wrapped,
+    Detail, TextOptions, collectives, device_memory, functions, memory, nothing_sampled, operators,
+    processes, progress, sampler, sentence, tables, tracks, verdict, waits, warnings, wrapped,
 };
 use crate::analysis::Analysis;
 use crate::model::profile::Profile;
@@ -101,6 +101,7 @@ pub(super) fn brief(profile: &Profile, analysis: &Analysis, options: TextOptions
         }));
         parts.push(Part::new(STAYS, 0, |out| {
             memory::memory(out, profile, analysis, (GROWING, true));
+            device_memory::device_memory(out, profile, analysis, true);
         }));
         parts.push(Part::new(STAYS, 0, |out| {
             progress::brief(out, profile, process)

@@ -14,7 +14,7 @@ use crate::report::label::process_labels;
 /// From this part of a limit on it is reported on one screen.
 const NEAR: f64 = 0.8;
 /// What is further away than this, seconds, is not reported: a month.
-const FAR_S: f64 = 30.0 * 86_400.0;
+pub(super) const FAR_S: f64 = 30.0 * 86_400.0;
 /// Most processes that a signal ended.
 const MOST_ENDS: usize = 4;
 
@@ -110,7 +110,15 @@ pub(super) fn memory(
 ) {
     let mut text = String::new();
     limits(&mut text, analysis, is_brief);
-    growing(&mut text, profile, analysis, most);
+    growing(&mut text, profile, (&analysis.growing, most), " grows");
+    time_left(&mut text, analysis);
+    let of_tensors = "'s tensors on devices grow";
+    growing(
+        &mut text,
+        profile,
+        (&analysis.growing_on_devices, most),
+        of_tensors,
+    );
     if !text.is_empty() {
         out.push('\n');
         out.push_str(&text);
@@ -175,7 +183,7 @@ fn time_left(out: &mut String, analysis: &Analysis) {
 }
 
 /// `90 s`, `12 min`, `3.4 h`, `5.0 days`.
-fn span(seconds: f64) -> String {
+pub(super) fn span(seconds: f64) -> String {
     match seconds {
         ..120.0 => format!("{seconds:.0} s"),
         ..7200.0 => format!("{:.0} min", seconds / 60.0),
@@ -184,23 +192,25 @@ fn span(seconds: f64) -> String {
     }
 }
 
-fn growing(out: &mut String, profile: &Profile, analysis: &Analysis, most: usize) {
-    if analysis.growing.is_empty() {
+/// `grows`: what of a process does so.
+fn growing(out: &mut String, profile: &Profile, (all, most): (&[Growth], usize), grows: &str) {
+    if all.is_empty() {
         return;
     }
     let labels = process_labels(profile);
-    for growth in analysis.growing.iter().take(most) {
+    for growth in all.iter().take(most) {
         let label = labels.get(growth.process.index());
+        let label = label.map_or("process", String::as_str);
         sentence(
             out,
             "MEMORY  ",
-            &statement(growth, label.map_or("process", String::as_str)),
+            &statement(growth, &format!("{label}{grows}")),
         );
         if let Some(cause) = &growth.cause {
             sentence(out, "MEMORY  ", &cause_statement(profile, cause));
         }
     }
-    let more = analysis.growing.len().saturating_sub(most);
+    let more = all.len().saturating_sub(most);
     if more > 0 {
         sentence(
             out,
@@ -208,11 +218,10 @@ fn growing(out: &mut String, profile: &Profile, analysis: &Analysis, most: usize
             &format!("{} more grow, more slowly", counted(more as u64, "process")),
         );
     }
-    time_left(out, analysis);
 }
 
 /// `worker 3 grows by 1.2 MB (1.1 to 1.3) a step: 80 MB in 60 s`.
-fn statement(growth: &Growth, label: &str) -> String {
+fn statement(growth: &Growth, who_grows: &str) -> String {
     let rate = |rate: &Rate, of: &str| {
         let (value, low, high) = (bytes(rate.value), bytes(rate.low), bytes(rate.high));
         format!("by {value} {of} (95 %: {low} to {high})")
@@ -224,7 +233,7 @@ fn statement(growth: &Growth, label: &str) -> String {
         .or(growth.per_step.as_ref().map(|each| rate(each, "a step")))
         .unwrap_or_else(|| rate(&growth.per_second, "a second"));
     let all = format!("{} in {}", bytes(growth.bytes), seconds(growth.length_ns));
-    format!("{label} grows {each}: {all}")
+    format!("{who_grows} {each}: {all}")
 }
 
 /// `98 % of it is in kept, a list of main (train.py:29): 45 items a second, of 33 kB each

@@ -22,21 +22,33 @@ pub(super) fn memory(out: &mut String, profile: &Profile, analysis: &Analysis, m
     for memory in analysis.memory.iter().take(MOST) {
         let label = labels.get(memory.process.index());
         let label = label.map_or("a process", String::as_str);
-        process(out, profile, memory, label, most);
+        line(
+            out,
+            &format!(
+                "\nMEMORY BY CODE of {label}: host memory that is neither of files nor shared"
+            ),
+        );
+        process(out, profile, memory, most);
         held_of(out, profile, memory, label);
     }
-    let more = analysis.memory.len().saturating_sub(MOST);
+    for memory in analysis.allocated.iter().take(MOST) {
+        let label = labels.get(memory.process.index());
+        let label = label.map_or("a process", String::as_str);
+        line(
+            out,
+            &format!("\nDEVICE MEMORY BY CODE of {label}: what torch's allocator gave to tensors"),
+        );
+        process(out, profile, memory, most);
+    }
+    let all = analysis.memory.len().max(analysis.allocated.len());
+    let more = all.saturating_sub(MOST);
     if more > 0 {
         let more = counted(more as u64, "process");
         line(out, &format!("\n{more} more: --json, --csv memory_lines"));
     }
 }
 
-fn process(out: &mut String, profile: &Profile, memory: &ProcessMemory, label: &str, most: usize) {
-    line(
-        out,
-        &format!("\nMEMORY BY CODE of {label}: host memory that is neither of files nor shared"),
-    );
+fn process(out: &mut String, profile: &Profile, memory: &ProcessMemory, most: usize) {
     head(out, profile, memory);
     if memory.raised <= 0.0 {
         line(

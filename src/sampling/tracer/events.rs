@@ -57,6 +57,13 @@ impl Tracer {
                         process.named_ns = monotonic_ns();
                     }
                 }
+                KeeperEvent::Allocator { pid, words } => {
+                    if let Some(process) =
+                        self.processes.iter_mut().find(|process| process.pid == pid)
+                    {
+                        process.allocated.set(words);
+                    }
+                }
                 KeeperEvent::NoInterpreter { pid } => {
                     if let Some(process) =
                         self.processes.iter_mut().find(|process| process.pid == pid)

@@ -1,7 +1,7 @@
 //! State of a process between polls.
 
 use super::account::TimePoint;
-use super::memory::ResidentReadings;
+use super::memory::{AllocatedReadings, ResidentReadings};
 use super::thread::{Backoff, LastPoll, TracedThread};
 use crate::model::frame::Partial;
 use crate::model::ids::{ProcessId, ThreadId};
@@ -78,6 +78,7 @@ pub(super) struct TracedProcess {
     pub(super) discovery_done: bool,
     pub(super) execs: Execs,
     pub(super) resident: ResidentReadings,
+    pub(super) allocated: AllocatedReadings,
 }
 
 impl TracedProcess {
@@ -131,6 +132,7 @@ impl TracedProcess {
             discovery_done: false,
             execs: Execs::default(),
             resident: ResidentReadings::new(pid),
+            allocated: AllocatedReadings::new(pid),
         }
     }
 
@@ -161,6 +163,9 @@ impl TracedProcess {
         self.python_read_ns = 0;
         self.states_read_ns = 0;
         self.thread_states.clear();
+        if exec {
+            self.allocated.set(Vec::new());
+        }
         for thread in &mut self.threads {
             thread.plan.set_states(&[]);
             if exec {

@@ -8,11 +8,13 @@ use crate::native::modules::Module;
 use crate::os::clock::{monotonic_ns, process_cpu_ns};
 use crate::os::host::{CpuGroups, affinity_cpus};
 use crate::python::discover::DiscoverError;
+use crate::sampling::allocator_readings::AllocatorReadings;
 use crate::sampling::fallback::{Finding, Order};
 use crate::sampling::held_reader::Watch;
 use crate::sampling::image::{ProcessImage, Python, torch_versions};
 use crate::sampling::keeper::{KeeperEvent, has_same_image};
 use crate::sampling::raw::RawSample;
+use crate::torch::probe::allocator;
 
 impl Worker {
     pub(super) fn take_process(&mut self, id: ProcessId, info: ProcessInfo) {
@@ -214,11 +216,15 @@ impl Worker {
 
     pub(super) fn note_libraries(&mut self, id: ProcessId) {
         let (Some(image), Some(process)) = (
-            self.images.get(&id),
+            self.images.get_mut(&id),
             self.tables.processes.get_mut(id.index()),
         ) else {
             return;
         };
+        if image.allocator.is_none() {
+            let variable = image.address_of(allocator::LIBRARY, allocator::VARIABLE);
+            image.allocator = variable.map(|at| AllocatorReadings::new(at.unwrap_or(0)));
+        }
         let named = |name: &'static str| {
             move |module: &Module| {
                 module

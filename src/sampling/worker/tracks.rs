@@ -6,18 +6,17 @@ use crate::gpu::feed::Sampled;
 use crate::model::process::ProcessInfo;
 use crate::model::track::{CounterTracks, TrackInfo, TrackKind, TrackMerger, TrackPoint};
 use crate::sampling::control::EndedBy;
+use crate::sampling::keeper::KeeperEvent;
 
 impl Worker {
     /// Publishes the sampled processes to the collectors.
     pub(super) fn publish_targets(&self) {
-        let all = self.tables.processes.iter();
-        let living = all.filter(|info| !info.exited && !info.is_left_out());
-        let is_forked = |info: &ProcessInfo| {
-            let mut all = self.tables.processes.iter();
-            all.any(|other| other.pid == info.parent_pid && other.exe == info.exe)
-        };
+        let all = &self.tables.processes;
+        let living = all
+            .iter()
+            .filter(|info| !info.exited && !info.is_left_out());
         let sampled = living.map(|info| Sampled {
-            is_forked: is_forked(info),
+            is_forked: is_forked(all, info),
             ..sampled(info)
         });
         self.tracks.tell(sampled.collect());
@@ -32,14 +31,39 @@ impl Worker {
             self.tracks.take()
         };
         let ended = self.inbox.control.take_ended();
-        if ended.is_empty() && of_tracer.is_empty() {
+        let of_allocators = self.take_allocators();
+        if ended.is_empty() && of_tracer.is_empty() && of_allocators.is_empty() {
             return collected;
         }
         let mut merger = TrackMerger::default();
         merger.add(&collected);
         merger.add(&of_tracer);
+        merger.add(&of_allocators);
         ended.iter().for_each(|end| merger.add(&self.end_of(end)));
         merger.finish()
+    }
+
+    /// What torch's allocators of device memory hold now. Tells the tracer where to read what they
+    /// give to tensors.
+    fn take_allocators(&mut self) -> CounterTracks {
+        let mut tracks = CounterTracks::default();
+        let processes = &self.tables.processes;
+        for (id, image) in &mut self.images {
+            // Without the driver's library no device is in use.
+            let used = |info: &&ProcessInfo| info.has_cuda && !info.exited && !info.is_left_out();
+            let info = processes.get(id.index()).filter(used);
+            let (Some(info), Some(allocator)) = (info, &mut image.allocator) else {
+                continue;
+            };
+            let is_forked = is_forked(processes, info);
+            let of = (info.pid, name_of(info));
+            allocator.read((of.0, &of.1), is_forked, &image.memory, &mut tracks);
+            if let Some(words) = allocator.changed_words(is_forked) {
+                let pid = info.pid;
+                let _ = self.events.send(KeeperEvent::Allocator { pid, words });
+            }
+        }
+        tracks
     }
 
     /// The signal that ended a process; none twice: the launcher and the keeper both see the end of
@@ -66,6 +90,12 @@ impl Worker {
         }
         tracks
     }
+}
+
+/// Whether its parent runs the same program.
+fn is_forked(all: &[ProcessInfo], info: &ProcessInfo) -> bool {
+    let mut all = all.iter();
+    all.any(|other| other.pid == info.parent_pid && other.exe == info.exe)
 }
 
 fn name_of(info: &ProcessInfo) -> String {

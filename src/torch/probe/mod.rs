@@ -15,6 +15,7 @@
 //! Modules live long, so facts about them are kept, and checked by a few bytes of one vectored read
 //! per sample.
 
+pub mod allocator;
 mod checks;
 pub mod held;
 mod objects;

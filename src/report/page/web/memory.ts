@@ -15,7 +15,7 @@ const FLAG = 16;
 
 /** Kinds that have tracks of their own here: as series they would crowd the page. */
 const OWN = ["anonymous", "shared_memory", "locked_memory", "pinned_memory", "swap"];
-export const isMemory = (kind: string): boolean => /^(cgroup|machine|dev_shm)_/.test(kind) || OWN.includes(kind);
+export const isMemory = (kind: string): boolean => /^(cgroup|machine|dev_shm|allocator)_/.test(kind) || OWN.includes(kind);
 
 export const hasMemory = (tracks: Track[]): boolean => tracks.some((track) => /^(cgroup|machine|dev_shm)_/.test(track.kind));
 
@@ -28,6 +28,7 @@ export function memoryLegend({ tracks, ends }: Head, shown: { host: boolean; lim
   if (parts && tracks.some((track) => track.kind === "anonymous" && track.high > 0)) entries.push(["anonymous", colour("host")]);
   if (parts && tracks.some((track) => track.kind === "shared_memory" && track.high > 0)) entries.push(["shared", colour("busy")]);
   if (shown.limits && hasMemory(tracks)) entries.push(["limit, and what comes within 5 % of it", colour("slow")]);
+  if (tracks.some((track) => track.kind === "allocator_reserved")) entries.push(["device memory of tensors", colour("busy")], ["free between them", colour("warn")], ["free", colour("host")]);
   if (ends.length) entries.push(["a process was killed", colour("slow")]);
   return entries;
 }
@@ -182,6 +183,46 @@ export function processMemory(data: Data, resident: number, of: string, group: L
     tip: (us) => (indexAt(spans, us) < 0 ? "not measured" : `${amount(valueAt(spans, us), "B")} ${label}`),
   }));
   return [memory, ...more];
+}
+
+/** What torch's allocator of a process holds of each device: given to tensors, free between them, and free. */
+export function allocatorLanes(data: Data, pid: number, of: string): Lane[] {
+  const { tracks } = data.head;
+  const own = tracks.filter((track) => track.pid === pid && track.kind === "allocator_reserved");
+  return own.map(({ process, high }): Lane => {
+    const find = (kind: string): Spans | null => {
+      const at = tracks.findIndex((track) => track.pid === pid && track.process === process && track.kind === `allocator_${kind}`);
+      return at < 0 ? null : data.spans[at];
+    };
+    const [all, tensors, active, between, peak] = ["reserved", "allocated", "active", "inactive_split", "peak"].map(find);
+    return {
+      label: `memory ${process.split(" ").at(-1)}`,
+      of,
+      height: 30,
+      group: "rank",
+      draw: (area) => {
+        const { view, width } = area;
+        const [level, given, used, kept] = [all, tensors, active, between].map((each) => (each ? binned(each, view, width) : new Float64Array(width)));
+        stacked(area, high || 1, [
+          [given, () => "busy", 1],
+          [used.map((value, x) => Math.max(value - (given[x] || 0), 0)), () => "busy", 0.5],
+          [kept, () => "warn", 0.8],
+          [level.map((value, x) => Math.max(value - (used[x] || 0) - (kept[x] || 0), 0)), () => "host", 0.35],
+        ]);
+      },
+      value: ({ from, to }) => {
+        let most = 0;
+        peak?.value.forEach((value, at) => (most = peak.start[at] < to && peak.end[at] > from ? Math.max(most, value) : most));
+        return most > 0 ? `peak ${bytes(most)}` : "";
+      },
+      tip: (us) => {
+        const level = valueAt(all, us);
+        if (level <= 0) return "not measured";
+        const given = valueAt(tensors, us);
+        return `${bytes(given)} of tensors (at most ${bytes(valueAt(peak, us))} so far), ${bytes(valueAt(between, us))} free between them, ${bytes(level)} held by torch's allocator`;
+      },
+    };
+  });
 }
 
 /** When processes were ended for lack of memory, as flags; nothing where none was. */

@@ -5,7 +5,7 @@ import type { Data } from "./data";
 import { colour, drawnAtOnce, sized } from "./dom";
 import { amount, at as atText, clean, clock, duration, named } from "./format";
 import { type Lane, type Times, binned, indexAt, upper } from "./lanes";
-import { endLane, isMemory, limitLanes, memoryLegend, processMemory } from "./memory";
+import { allocatorLanes, endLane, isMemory, limitLanes, memoryLegend, processMemory } from "./memory";
 import { type Range, pace, statistics } from "./model";
 import { traceLanes, traceLegend } from "./traced";
 
@@ -113,6 +113,7 @@ export class Timeline {
       if (process.has_steps) lanes.push(this.steps(at, of));
       const marks = this.marks(at, thread, of);
       if (marks) lanes.push(marks);
+      lanes.push(...allocatorLanes(data, process.pid, of));
       const workers = processes.filter((each) => each.role === "dataloader_worker" && each.serves === at);
       // A loader starts its workers anew for each pass: those of one number share a lane.
       const numbers = [...new Set(workers.map((worker) => worker.worker ?? 0))].sort((a, b) => a - b);
