@@ -38,7 +38,7 @@ pub struct DeviceMemory {
     /// At the reading with most of it: free parts of segments of which another part was in use,
     /// which the allocator cannot give back. Expandable segments are not in it.
     pub inactive_split_peak_bytes: u64,
-    /// The largest share of what was taken from the driver that this was at one reading, 0 to 1.
+    /// The share of what was taken from the driver then that this was, 0 to 1.
     pub inactive_split_share: f64,
     /// What the process has of the device besides, by the driver: CUDA's context and kernels,
     /// NCCL. Null where the driver does not tell, or where the process has several devices.
@@ -49,8 +49,8 @@ pub struct DeviceMemory {
     /// Allocations that failed, as a rule after such a try.
     pub failures: u64,
     /// Seconds until the device has no memory left at the rate by which the tensors of all its
-    /// processes grow, from the last reading on; null where they do not, where the driver does not
-    /// tell, or where the process has several devices.
+    /// processes grow, by what they had at most in the last tenth of the recording; null where they
+    /// do not, where the driver does not tell, or where the process has several devices.
     pub seconds_left: Option<Rate>,
 }
 
@@ -99,6 +99,11 @@ fn device(profile: &Profile, info: &TrackInfo) -> Option<DeviceMemory> {
         let values = readings(kind).iter().map(|point| point.value);
         values.fold(0, u64::saturating_add)
     };
+    let split = readings(TrackKind::AllocatorInactiveSplit).iter();
+    let most_split = split.max_by_key(|point| point.value)?;
+    // Read at the same time.
+    let mut all = readings(TrackKind::AllocatorReserved).iter();
+    let reserved = all.find(|point| point.end_ns == most_split.end_ns)?.value;
     Some(DeviceMemory {
         process: None,
         pid: info.pid,
@@ -108,13 +113,8 @@ fn device(profile: &Profile, info: &TrackInfo) -> Option<DeviceMemory> {
         allocated_bytes: last(TrackKind::AllocatorAllocated)?,
         reserved_peak_bytes: highest(TrackKind::AllocatorReserved)?,
         reserved_bytes: last(TrackKind::AllocatorReserved)?,
-        inactive_split_peak_bytes: highest(TrackKind::AllocatorInactiveSplit)?,
-        inactive_split_share: {
-            let split = readings(TrackKind::AllocatorInactiveSplit).iter();
-            let both = split.zip(readings(TrackKind::AllocatorReserved));
-            let shares = both.map(|(split, all)| split.value as f64 / all.value.max(1) as f64);
-            shares.fold(0.0, f64::max)
-        },
+        inactive_split_peak_bytes: most_split.value,
+        inactive_split_share: most_split.value as f64 / reserved.max(1) as f64,
         beside_bytes: None,
         retries: sum(TrackKind::AllocatorRetries),
         failures: sum(TrackKind::AllocatorFailures),
@@ -122,7 +122,11 @@ fn device(profile: &Profile, info: &TrackInfo) -> Option<DeviceMemory> {
     })
 }
 
-/// Until the peak of the tensors, with what else the device has in use, is all of its memory.
+/// The last part of the recording, as its divisor, whose highest reading counts as the peak: that
+/// of the whole run may be of its start.
+const LATE: u64 = 10;
+
+/// Until what the tensors have at most, with what else the device has in use, is all of its memory.
 fn seconds_left(
     profile: &Profile,
     summary: &TrackSummary,
@@ -137,8 +141,14 @@ fn seconds_left(
     let growing: Vec<Growth> = growing.iter().filter(on_it).cloned().collect();
     let used = points(profile, device.figure(TrackKind::MemoryUsed)?.track).last()?;
     let others = used.value.saturating_sub(own.reserved_bytes);
-    let room = device.info.memory_bytes.checked_sub(others)?;
-    seconds_until(room.checked_sub(own.peak_bytes)?, &growing)
+    let late_ns = profile.end_ns - (profile.end_ns - profile.start_ns) / LATE;
+    let mut sampled = tracks_of(profile, TrackKind::SampledAllocated);
+    let (sampled, _) = sampled.find(|(_, info)| info.pid == own.pid)?;
+    let late = points(profile, sampled).iter();
+    let late = late.filter(|point| point.end_ns >= late_ns);
+    let peak = late.map(|point| point.value).max()?;
+    let room = device.info.memory_bytes.saturating_sub(others);
+    seconds_until(room.saturating_sub(peak), &growing)
 }
 
 /// What the driver says that a process has, less what its allocator had taken then: the median.

@@ -21,7 +21,7 @@ use crate::model::track::{CounterTracks, GpuInfo, TrackKind};
 use crate::model::wait::WaitKind;
 use crate::recording::recording_of;
 use crate::torch::rules::RuleSet;
-use rustc_hash::{FxHashMap, FxHasher};
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{Hash, Hasher};
 
@@ -113,7 +113,9 @@ impl Follower {
     /// Adds a segment; returns what it adds to the figures of each trainer.
     pub fn add(&mut self, segment: Segment) -> Vec<RankPart> {
         let (end_ns, is_last) = (segment.end_ns, segment.last);
-        take_allocators(&mut self.allocators, &segment.sideband.tracks);
+        let holders = take_allocators(&mut self.allocators, &segment.sideband.tracks);
+        // Of one that has ended, or is no trainer for long, nothing is kept.
+        self.allocators.retain(|pid, _| holders.contains(pid));
         if self.devices_ns == 0 {
             self.devices_ns = segment.start_ns;
         }
@@ -325,8 +327,9 @@ impl Rank {
 /// What allocators hold, by device and kind.
 type Allocators = BTreeMap<(String, TrackKind), u64>;
 
-/// Adds what torch's allocators hold to what was not taken yet, by pid.
-fn take_allocators(all: &mut BTreeMap<i32, Allocators>, tracks: &CounterTracks) {
+/// Adds what torch's allocators hold to what was not taken yet, by pid. Returns whose they are.
+fn take_allocators(all: &mut BTreeMap<i32, Allocators>, tracks: &CounterTracks) -> FxHashSet<i32> {
+    let mut holders = FxHashSet::default();
     for point in &tracks.points {
         let info = tracks.tracks.get(point.track.index());
         let Some((info, (_, device))) =
@@ -334,9 +337,10 @@ fn take_allocators(all: &mut BTreeMap<i32, Allocators>, tracks: &CounterTracks) 
         else {
             continue;
         };
-        if !info.kind.is_of_allocator() || all.len() >= MOST_PROCESSES {
+        if !info.kind.is_of_allocator() || holders.len() >= MOST_PROCESSES {
             continue;
         }
+        holders.insert(info.pid);
         let is_count = matches!(
             info.kind,
             TrackKind::AllocatorRetries | TrackKind::AllocatorFailures
@@ -350,6 +354,7 @@ fn take_allocators(all: &mut BTreeMap<i32, Allocators>, tracks: &CounterTracks) 
             false => point.value,
         };
     }
+    holders
 }
 
 /// The energy of a device in an interval, J.

@@ -12,6 +12,8 @@ pub(super) struct AllocatorReadings {
     probe: AllocatorProbe,
     /// By device: the first reading, and the last one with its time.
     known: FxHashMap<usize, (DeviceMemory, u64, DeviceMemory)>,
+    /// The newest readings, which were not added yet.
+    new: Vec<DeviceMemory>,
     /// The addresses that were last published.
     published: Vec<u64>,
 }
@@ -23,21 +25,28 @@ impl AllocatorReadings {
         Self {
             probe: AllocatorProbe::new(variable),
             known: FxHashMap::default(),
+            new: Vec::new(),
             published: Vec::new(),
         }
     }
 
-    /// Adds the figures of each device. `is_forked`: its parent runs the same program, so that this
-    /// may be a copy of the parent's allocator, which counts as its own once it changes.
-    pub(super) fn read(
+    /// Reads the figures of each device. Returns whether it holds memory of any.
+    pub(super) fn read(&mut self, memory: &dyn Memory) -> bool {
+        self.new = self.probe.read(memory);
+        !self.new.is_empty()
+    }
+
+    /// Adds the figures that were read. `is_forked`: its parent runs the same program and holds
+    /// memory, so that this may be a copy of the parent's allocator, which counts as its own once
+    /// it changes.
+    pub(super) fn add(
         &mut self,
         (pid, name): (i32, &str),
         is_forked: bool,
-        memory: &dyn Memory,
         tracks: &mut CounterTracks,
     ) {
-        for now in self.probe.read(memory) {
-            let now_ns = monotonic_ns();
+        let now_ns = monotonic_ns();
+        for now in std::mem::take(&mut self.new) {
             let before = self.known.get(&now.device).copied();
             let first = before.map_or(now, |(first, ..)| first);
             self.known.insert(now.device, (first, now_ns, now));

@@ -219,15 +219,12 @@ impl ProcessImage {
     }
 
     /// The address of a variable or a function of the library of this name; the outer `None` means
-    /// that the library is not loaded, the inner one that it has none.
+    /// that the library is not loaded, or cannot be read yet, the inner one that it has none.
     pub(super) fn address_of(&self, library: &str, symbol: &str) -> Option<Option<u64>> {
         let is_it = |module: &Module| module.info.path.rsplit('/').next() == Some(library);
         let (module, bias) = self.modules.modules().find(|(module, _)| is_it(module))?;
-        let value = || {
-            let [value] = ElfNames::parse(module.image()?.bytes())?.symbols([symbol]);
-            Some(value?.wrapping_add(bias))
-        };
-        Some(value())
+        let [value] = ElfNames::parse(module.image()?.bytes())?.symbols([symbol]);
+        Some(value.map(|value| value.wrapping_add(bias)))
     }
 
     /// The path of the first loaded module for which `is_it` returns true.

@@ -75,12 +75,12 @@ fn the_allocators_figures_and_the_line_that_keeps_device_memory_are_told() {
     );
     let raised = bytes(&line("passing"), "raised_bytes");
     assert!(
-        (0.5..1.1).contains(&(raised / passing)),
+        (0.2..1.2).contains(&(raised / passing)),
         "{raised} of {passing}: {told}"
     );
     let raised = bytes(&line("kept"), "raised_bytes");
     assert!(
-        (0.3..3.0).contains(&(raised / kept)),
+        (0.1..5.0).contains(&(raised / kept)),
         "{raised} of {kept}: {told}"
     );
     // The peak came before the first step.

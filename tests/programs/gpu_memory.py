@@ -6,6 +6,7 @@ usage: gpu_memory.py SECONDS. The allocation is made at half of the time, or whe
 
 import json
 import multiprocessing
+import os
 import sys
 import threading
 import time
@@ -27,6 +28,12 @@ def pass_by(device):
         passing.append(torch.empty(8 * KEPT, dtype=torch.uint8, device=device)), sum(range(400_000))  # mark: passing
 
 
+def stay():
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(0.2)
+
+
 def main():
     torch.set_num_threads(1)
     device = torch.device("cuda", 0)
@@ -36,7 +43,7 @@ def main():
     parts = [torch.empty(3 << 20, dtype=torch.uint8, device=device) for _ in range(300)]
     del parts[::2]
     # A copy of the allocator, as a DataLoader's worker has it.
-    multiprocessing.get_context("fork").Process(target=time.sleep, args=(100,), daemon=True).start()
+    multiprocessing.get_context("fork").Process(target=stay, daemon=True).start()
     print("ready", flush=True)
     kept, told, asked = [], threading.Event(), False
     threading.Thread(target=lambda: sys.stdin.readline() and told.set(), daemon=True).start()

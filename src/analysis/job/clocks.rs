@@ -122,7 +122,7 @@ struct Ends {
     /// By step when the first of its ranks woke; if ends are known by polls only, the means of the
     /// ranks that had a CPU then, with NCCL those of the rank that is first on average.
     ends: Steps,
-    /// Ranks that it is of.
+    /// Ranks that `ends` are of.
     ranks: usize,
     /// How far the mean end of each rank is from that of all, s: some wake up later than others.
     deviations: Vec<f64>,
@@ -295,16 +295,21 @@ fn ends(clock: &Clock, ranks: &[&Rank], from_ns: i64) -> Option<Ends> {
         rest.sum::<f64>() / own.len() as f64
     };
     let deviations: Vec<f64> = all.iter().map(deviation).collect();
-    let first = deviations.iter().enumerate();
-    let first = first.min_by(|a, b| a.1.total_cmp(b.1)).map(|(at, _)| at);
-    if let Some(first) = first.filter(|_| nccl) {
+    let enough = deviations.iter().zip(&in_time).enumerate();
+    let first = enough
+        .filter(|(_, (_, ends))| ends.len() >= FEWEST)
+        .min_by(|a, b| a.1.0.total_cmp(b.1.0))
+        .map(|(at, _)| at);
+    let mut used = all.len();
+    if let Some(first) = first.filter(|_| nccl && !by_wakes) {
         in_time = in_time.into_iter().skip(first).take(1).collect();
+        used = 1;
     }
     // All ranks of the host that have such a counter must agree on it.
     let agree = counted.windows(2).all(|two| two[0] == two[1]);
     (!all.is_empty()).then_some(Ends {
         deviations,
-        ranks: all.len(),
+        ranks: used,
         ends: match by_wakes {
             true => of_each(&of_step, &earliest),
             false => of_each(&by_step(&in_time), &mean),

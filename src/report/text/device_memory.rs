@@ -77,8 +77,9 @@ fn held(device: &DeviceMemory, who: &str) -> String {
     );
     if device.inactive_split_share >= 0.01 {
         text.push_str(&format!(
-            ", of which at most {} was free between tensors",
-            percent(device.inactive_split_share)
+            ", and {} of it was free between tensors at one time ({})",
+            percent(device.inactive_split_share),
+            size(device.inactive_split_peak_bytes)
         ));
     }
     if let Some(beside) = device.beside_bytes {

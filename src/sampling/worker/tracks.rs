@@ -16,7 +16,7 @@ impl Worker {
             .iter()
             .filter(|info| !info.exited && !info.is_left_out());
         let sampled = living.map(|info| Sampled {
-            is_forked: is_forked(all, info),
+            is_forked: all.iter().any(|other| is_child(other, info)),
             ..sampled(info)
         });
         self.tracks.tell(sampled.collect());
@@ -48,16 +48,23 @@ impl Worker {
     fn take_allocators(&mut self) -> CounterTracks {
         let mut tracks = CounterTracks::default();
         let processes = &self.tables.processes;
+        // Without the driver's library no device is in use.
+        let is_used = |info: &&ProcessInfo| info.has_cuda && !info.exited && !info.is_left_out();
+        let mut holders = Vec::new();
         for (id, image) in &mut self.images {
-            // Without the driver's library no device is in use.
-            let used = |info: &&ProcessInfo| info.has_cuda && !info.exited && !info.is_left_out();
-            let info = processes.get(id.index()).filter(used);
-            let (Some(info), Some(allocator)) = (info, &mut image.allocator) else {
-                continue;
-            };
-            let is_forked = is_forked(processes, info);
+            if let Some(info) = processes.get(id.index()).filter(is_used)
+                && let Some(allocator) = &mut image.allocator
+                && allocator.read(&image.memory)
+            {
+                holders.push((info, allocator));
+            }
+        }
+        let all: Vec<&ProcessInfo> = holders.iter().map(|(info, _)| *info).collect();
+        for (info, allocator) in holders {
+            let mut others = all.iter();
+            let is_forked = others.any(|other| is_child(other, info));
             let of = (info.pid, name_of(info));
-            allocator.read((of.0, &of.1), is_forked, &image.memory, &mut tracks);
+            allocator.add((of.0, &of.1), is_forked, &mut tracks);
             if let Some(words) = allocator.changed_words(is_forked) {
                 let pid = info.pid;
                 let _ = self.events.send(KeeperEvent::Allocator { pid, words });
@@ -92,10 +99,9 @@ impl Worker {
     }
 }
 
-/// Whether its parent runs the same program.
-fn is_forked(all: &[ProcessInfo], info: &ProcessInfo) -> bool {
-    let mut all = all.iter();
-    all.any(|other| other.pid == info.parent_pid && other.exe == info.exe)
+/// Whether a process is a child of another that runs the same program.
+fn is_child(parent: &ProcessInfo, info: &ProcessInfo) -> bool {
+    parent.pid == info.parent_pid && parent.exe == info.exe
 }
 
 fn name_of(info: &ProcessInfo) -> String {

@@ -42,6 +42,11 @@ const RESERVED: usize = 5 * ARRAY;
 const REST: usize = 3;
 /// Then two numbers: allocations that were tried again, and such that failed.
 const COUNTS: usize = 16;
+/// Searches in a row, and then calls between two: a process may hold no memory for long, or never.
+const OFTEN: u32 = 20;
+const PAUSE: u32 = 10;
+/// Most vectors that are followed in a search.
+const MAX_VECTORS: usize = 32;
 /// Tries to read what does not change meanwhile.
 const TRIES: usize = 3;
 
@@ -74,6 +79,9 @@ pub struct DeviceMemory {
 pub struct AllocatorProbe {
     variable: u64,
     found: Option<Found>,
+    /// Searches that found nothing, and calls until the next one.
+    failed: u32,
+    pause: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -93,6 +101,8 @@ impl AllocatorProbe {
         Self {
             variable,
             found: None,
+            failed: 0,
+            pause: 0,
         }
     }
 
@@ -107,7 +117,16 @@ impl AllocatorProbe {
             .as_ref()
             .is_none_or(|known| known.allocator != allocator)
         {
+            self.found = None;
+            if self.pause > 0 {
+                self.pause -= 1;
+                return Vec::new();
+            }
             self.found = find(allocator, memory);
+            if self.found.is_none() {
+                self.failed = self.failed.saturating_add(1);
+                self.pause = if self.failed < OFTEN { 0 } else { PAUSE };
+            }
         }
         let Some(found) = &self.found else {
             return Vec::new();
@@ -136,8 +155,10 @@ fn find(allocator: u64, memory: &dyn Memory) -> Option<Found> {
     }
     let object = start_of(allocator, MAX_OBJECT, memory);
     let words: Vec<u64> = object.chunks_exact(8).map(word_of).collect();
-    words.windows(3).find_map(|vector| {
-        let devices = pointers(vector, memory)?;
+    let vectors = words
+        .windows(3)
+        .filter_map(|vector| pointers(vector, memory));
+    vectors.take(MAX_VECTORS).find_map(|devices| {
         let all: Vec<Vec<u8>> = devices
             .iter()
             .map(|&at| {

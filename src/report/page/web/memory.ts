@@ -212,8 +212,8 @@ export function allocatorLanes(data: Data, pid: number, of: string): Lane[] {
       },
       value: ({ from, to }) => {
         let most = 0;
-        peak?.value.forEach((value, at) => (most = peak.start[at] < to && peak.end[at] > from ? Math.max(most, value) : most));
-        return most > 0 ? `peak ${bytes(most)}` : "";
+        tensors?.value.forEach((value, at) => (most = tensors.start[at] < to && tensors.end[at] > from ? Math.max(most, value) : most));
+        return most > 0 ? bytes(most) : "";
       },
       tip: (us) => {
         const level = valueAt(all, us);
