@@ -909,19 +909,3 @@ fn hostile_reductions_do_no_harm() {
     let job = answers(all, None);
     render_job(&job, true);
 }
-
-/// The rank that arrives last has still to launch what follows: its wait for the device ends later.
-#[test]
-fn the_rank_that_devices_wait_for_does_not_move_the_clock_of_its_host() {
-    let simulated = Simulated::default();
-    let mut reductions = simulated.reductions();
-    for reduction in &mut reductions {
-        reduction.ranks[0].nccl = true;
-    }
-    for end in &mut reductions[5].ranks[0].sync_ends {
-        end.end_ns += 12_000_000;
-    }
-    let job = answers(reductions, None);
-    let (error_ms, _) = clock_error_ms(&job, 1, &simulated);
-    assert!(error_ms < 1.0, "{error_ms} ms");
-}

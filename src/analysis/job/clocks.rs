@@ -21,10 +21,7 @@
 //! ranks 0.56 and 1.32.)
 //!
 //! A thread that waits for a device may spin, and then it has no sleep. Where it had no CPU around
-//! the end, it may have seen that late: such ends are left out if there are enough others. The host
-//! of the rank that arrives last at a collective of devices has still to launch what follows, so
-//! that its wait ends later than those of the others: of each host the rank counts whose waits end
-//! first on average. (Of a host with that rank alone the clock is late by this time.)
+//! the end, it may have seen that late: such ends are left out if there are enough others.
 //!
 //! Which steps of two hosts are the same shows in their lengths, which vary alike; where they do
 //! not, in counters that count alike on all ranks (an optimizer's `state`, a trainer's steps).
@@ -120,9 +117,9 @@ struct Ends {
     /// steps of two hosts are found by them: the first rank alone is off by a step at times.
     by_step: Steps,
     /// By step when the first of its ranks woke; if ends are known by polls only, the means of the
-    /// ranks that had a CPU then, with NCCL those of the rank that is first on average.
+    /// ranks that had a CPU then.
     ends: Steps,
-    /// Ranks that `ends` are of.
+    /// Ranks that it is of.
     ranks: usize,
     /// How far the mean end of each rank is from that of all, s: some wake up later than others.
     deviations: Vec<f64>,
@@ -260,7 +257,6 @@ fn ends(clock: &Clock, ranks: &[&Rank], from_ns: i64) -> Option<Ends> {
     // difference is that of the same steps.
     let mut counted: Vec<(String, i64)> = Vec::new();
     let mut in_time: Vec<Steps> = Vec::new();
-    let nccl = ranks.iter().all(|rank| rank.facts.nccl);
     let all: Vec<Steps> = all
         .into_iter()
         .filter_map(|(rank, own)| {
@@ -295,21 +291,11 @@ fn ends(clock: &Clock, ranks: &[&Rank], from_ns: i64) -> Option<Ends> {
         rest.sum::<f64>() / own.len() as f64
     };
     let deviations: Vec<f64> = all.iter().map(deviation).collect();
-    let enough = deviations.iter().zip(&in_time).enumerate();
-    let first = enough
-        .filter(|(_, (_, ends))| ends.len() >= FEWEST)
-        .min_by(|a, b| a.1.0.total_cmp(b.1.0))
-        .map(|(at, _)| at);
-    let mut used = all.len();
-    if let Some(first) = first.filter(|_| nccl && !by_wakes) {
-        in_time = in_time.into_iter().skip(first).take(1).collect();
-        used = 1;
-    }
     // All ranks of the host that have such a counter must agree on it.
     let agree = counted.windows(2).all(|two| two[0] == two[1]);
     (!all.is_empty()).then_some(Ends {
         deviations,
-        ranks: used,
+        ranks: all.len(),
         ends: match by_wakes {
             true => of_each(&of_step, &earliest),
             false => of_each(&by_step(&in_time), &mean),
