@@ -14,6 +14,9 @@ use serde::Serialize;
 const TOGETHER_NS: u64 = 1_500_000_000;
 /// Such pairs that are needed.
 const FEWEST: usize = 3;
+/// The last part of the recording, as its divisor, whose highest reading counts as the peak: that
+/// of the whole run may be of its start.
+const LATE: u64 = 10;
 
 /// What torch's caching allocator of one process held of one device.
 #[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
@@ -122,10 +125,6 @@ fn device(profile: &Profile, info: &TrackInfo) -> Option<DeviceMemory> {
     })
 }
 
-/// The last part of the recording, as its divisor, whose highest reading counts as the peak: that
-/// of the whole run may be of its start.
-const LATE: u64 = 10;
-
 /// Until what the tensors have at most, with what else the device has in use, is all of its memory.
 fn seconds_left(
     profile: &Profile,
@@ -141,7 +140,7 @@ fn seconds_left(
     let growing: Vec<Growth> = growing.iter().filter(on_it).cloned().collect();
     let used = points(profile, device.figure(TrackKind::MemoryUsed)?.track).last()?;
     let others = used.value.saturating_sub(own.reserved_bytes);
-    let late_ns = profile.end_ns - (profile.end_ns - profile.start_ns) / LATE;
+    let late_ns = profile.end_ns - profile.end_ns.saturating_sub(profile.start_ns) / LATE;
     let mut sampled = tracks_of(profile, TrackKind::SampledAllocated);
     let (sampled, _) = sampled.find(|(_, info)| info.pid == own.pid)?;
     let late = points(profile, sampled).iter();
