@@ -12,6 +12,8 @@ from targets import PROGRAMS, Failed, torch_python
 LEAKS = {
     "list": (0, "kept", ["main"]),
     "closure": (0, "callbacks", ["main"]),
+    "graphs": (0, "kept", ["main"]),
+    "arrays": (0, "recent", ["main"]),
     "fragments": (0, "kept", ["pack"]),
     "copies": (1, None, ["Shared.__getitem__"]),
 }
@@ -33,7 +35,7 @@ def record(folder, leak, seconds):
 
 def is_named(growth, variable, functions):
     """Whether the planted container, or the line that raises memory, is named."""
-    container, line = growth["container"], growth["line"]
+    container, line = growth["container"] or growth["keeps_graphs"], growth["line"]
     if container:
         return container["name"] == variable
     return bool(line) and line["file"].endswith("leaks.py") and line["function"].split(".<locals>")[0] in functions

@@ -2,8 +2,8 @@
 
 use super::gpu_overlay::device_of;
 use super::memory_growth::{Growth, Rate};
-use super::memory_limits::{seconds_until, tracks_of};
-use super::tracks::{TrackSummary, points};
+use super::memory_limits::seconds_until;
+use super::tracks::{TrackSummary, of_pid, points, tracks_of};
 use crate::model::ids::ProcessId;
 use crate::model::profile::Profile;
 use crate::model::track::{TrackInfo, TrackKind, TrackPoint};
@@ -141,9 +141,7 @@ fn seconds_left(
     let used = points(profile, device.figure(TrackKind::MemoryUsed)?.track).last()?;
     let others = used.value.saturating_sub(own.reserved_bytes);
     let late_ns = profile.end_ns - profile.end_ns.saturating_sub(profile.start_ns) / LATE;
-    let mut sampled = tracks_of(profile, TrackKind::SampledAllocated);
-    let (sampled, _) = sampled.find(|(_, info)| info.pid == own.pid)?;
-    let late = points(profile, sampled).iter();
+    let late = of_pid(profile, TrackKind::SampledAllocated, own.pid)?.iter();
     let late = late.filter(|point| point.end_ns >= late_ns);
     let peak = late.map(|point| point.value).max()?;
     let room = device.info.memory_bytes.saturating_sub(others);

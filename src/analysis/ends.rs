@@ -4,8 +4,8 @@
 //! such kills: of a cgroup, which are of its processes alone, and of the machine. A write to memory
 //! of a tmpfs that is full raises SIGBUS (mmap(2)).
 
-use super::memory_limits::{at, of_kind, tracks_of};
-use super::tracks::points;
+use super::memory_limits::at;
+use super::tracks::{of_kind, of_pid, points, tracks_of};
 use crate::model::ids::ProcessId;
 use crate::model::profile::Profile;
 use crate::model::track::{TrackKind, TrackPoint};
@@ -85,8 +85,7 @@ pub fn ends(profile: &Profile) -> Vec<End> {
 }
 
 fn resident(profile: &Profile, pid: i32, time_ns: u64) -> Option<u64> {
-    let (track, _) = tracks_of(profile, TrackKind::Resident).find(|(_, track)| track.pid == pid)?;
-    let before = points(profile, track).iter();
+    let before = of_pid(profile, TrackKind::Resident, pid)?.iter();
     let last = before.rev().find(|point| point.end_ns <= time_ns)?;
     Some(last.value).filter(|&bytes| bytes > 0)
 }

@@ -14,11 +14,11 @@ use super::memory_growth::Rate;
 use super::of_thread;
 use super::progress::{counting, timed_steps};
 use super::summary::ProcessSummary;
-use super::tracks::points;
+use super::tracks::of_pid;
 use crate::model::category::Phase;
 use crate::model::facts::Line;
 use crate::model::held::KeptHeld;
-use crate::model::ids::{NameId, ProcessId, StackId, ThreadId, TrackId};
+use crate::model::ids::{NameId, ProcessId, StackId, ThreadId};
 use crate::model::profile::{Profile, ProfileSample};
 use crate::model::progress::facts;
 use crate::model::sample::ThreadState;
@@ -106,22 +106,18 @@ impl ProcessMemory {
 /// What the modules and optimizers of a process held at the last reading that is kept; `None` where
 /// there is none.
 pub fn held(profile: &Profile, process: ProcessId) -> Option<KeptHeld> {
-    let mut conditions = profile.sideband.conditions.iter().rev();
-    let last = conditions.find(|each| each.process == process && each.name == facts::HELD)?;
-    KeptHeld::parse(&last.value)
+    let conditions = profile.sideband.conditions.iter().rev();
+    let own = conditions.filter(|each| each.process == process && each.name == facts::HELD);
+    let mut kept = own.filter_map(|each| KeptHeld::parse(&each.value));
+    kept.find(|each| profile.whole_ns.is_none() || each.time_ns <= profile.end_ns)
 }
 
 /// All processes whose memory of this kind was read with samples, in the order of `processes`:
 /// [`TrackKind::SampledAnonymous`] or [`TrackKind::SampledAllocated`].
 pub fn all(profile: &Profile, processes: &[ProcessSummary], kind: TrackKind) -> Vec<ProcessMemory> {
-    let tracks = profile.sideband.tracks.tracks.iter().enumerate();
-    let tracks: FxHashMap<i32, TrackId> = tracks
-        .filter(|(_, info)| info.kind == kind)
-        .map(|(at, info)| (info.pid, TrackId::from_index(at)))
-        .collect();
     let of = |summary: &ProcessSummary| {
         let process = profile.process(summary.process)?;
-        let readings = points(profile, *tracks.get(&process.info.pid)?);
+        let readings = of_pid(profile, kind, process.info.pid)?;
         let thread = summary.training_thread?;
         let asleep = match kind {
             TrackKind::SampledAllocated => ASLEEP_ON_DEVICES,
@@ -202,7 +198,8 @@ fn peak(
     let highest = readings.iter().max_by_key(|reading| reading.value)?;
     let steps = counting(profile, process, samples).map(|counting| counting.steps);
     let mut steps = steps.unwrap_or_default().into_iter();
-    let time_ns = highest.end_ns;
+    // Of a part of a recording, what it begins with was read before.
+    let time_ns = highest.end_ns.max(profile.start_ns);
     let step = steps.find(|step| (step.start_ns..step.end_ns).contains(&time_ns));
     let sample = sample_at(samples, time_ns).and_then(|at| samples.get(at));
     let sample = sample.copied().copied().unwrap_or_default();
@@ -450,6 +447,7 @@ fn per_step(parts: &[f64; PARTS], steps: u64) -> Rate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::ids::TrackId;
 
     const TICK_NS: u64 = 10_000_000;
 

@@ -12,13 +12,13 @@
 use super::functions::user_lines_by;
 use super::memory_code::ProcessMemory;
 use super::of_thread;
-use super::progress::Progress;
+use super::progress::{Progress, steps};
 use super::slopes::{middle, slopes as all_slopes};
 use super::summary::ProcessSummary;
-use super::tracks::{HostProcess, TrackSummary, points};
+use super::tracks::{HostProcess, TrackSummary, of_pid, points};
 use crate::model::containers::{GrowingContainer, KeptContainers};
 use crate::model::facts::Line;
-use crate::model::ids::{ProcessId, TrackId};
+use crate::model::ids::ProcessId;
 use crate::model::profile::{Profile, Role};
 use crate::model::progress::facts;
 use crate::model::track::{TrackKind, TrackPoint};
@@ -82,12 +82,15 @@ pub struct Growth {
     pub per_epoch: Option<Rate>,
     /// What holds it, or raised it, as far as that is known.
     pub cause: Option<Cause>,
+    /// A container that gets tensors which keep their graphs, unless the cause is a container: how
+    /// much the graphs have is not known.
+    pub graphs: Option<GrowingContainer>,
 }
 
 /// Where memory that stays comes from.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cause {
-    /// A list or a dictionary grows; its items have this share of the growth.
+    /// A container grows; its items have this share of the growth.
     Container(GrowingContainer, f64),
     /// It was shared with its parent, and is copied when it is touched: the line of the user's code
     /// that its main thread ran for longest, and its share of the time in such lines.
@@ -106,33 +109,63 @@ const MOST_FALLEN: f64 = 0.3;
 const LEAST_CERTAIN: f64 = 0.25;
 
 /// Names what holds memory that grows, or the line that raised it, where the evidence suffices.
-pub fn explain(profile: &Profile, growing: &mut [Growth], memory: &[ProcessMemory]) {
+/// `on_devices`: it is that of devices.
+pub fn explain(
+    profile: &Profile,
+    growing: &mut [Growth],
+    memory: &[ProcessMemory],
+    on_devices: bool,
+) {
     for growth in growing {
         let own = memory
             .iter()
             .find(|memory| memory.process == growth.process);
+        let containers = containers(profile, growth.process);
         growth.cause = match &growth.cause {
             Some(Cause::Copied(_)) => Some(Cause::Copied(longest(profile, growth.process))),
-            _ => container(profile, growth).or_else(|| line(own?)),
+            _ => container(&containers, growth, on_devices).or_else(|| line(own?)),
         };
+        if !matches!(growth.cause, Some(Cause::Container(..))) {
+            growth.graphs = graphs(containers, growth, on_devices);
+        }
     }
 }
 
-fn container(profile: &Profile, growth: &Growth) -> Option<Cause> {
-    let conditions = profile.sideband.conditions.iter();
-    let mut kept = conditions.rev().filter(|condition| {
-        condition.process == growth.process && condition.name == facts::GROWING_CONTAINERS
-    });
-    let kept = KeptContainers::parse(&kept.next()?.value)?;
-    let share = |each: &GrowingContainer| each.bytes_per_s() / growth.per_second.value;
-    let known = kept.growing.into_iter().map(|each| {
-        let share = share(&each);
+/// The containers of a process that grew, by the last reading.
+fn containers(profile: &Profile, process: ProcessId) -> Vec<GrowingContainer> {
+    let mut conditions = profile.sideband.conditions.iter().rev();
+    let kept =
+        conditions.find(|each| each.process == process && each.name == facts::GROWING_CONTAINERS);
+    let kept = kept.and_then(|kept| KeptContainers::parse(&kept.value));
+    kept.map_or(Vec::new(), |kept| kept.growing)
+}
+
+fn container(containers: &[GrowingContainer], growth: &Growth, on_devices: bool) -> Option<Cause> {
+    let known = containers.iter().map(|each| {
+        let share = each.bytes_per_s(on_devices) / growth.per_second.value;
         (each, share)
     });
     known
         .filter(|(_, share)| (LEAST_EXPLAINED..=MOST_EXPLAINED).contains(share))
         .min_by(|a, b| (a.1 - 1.0).abs().total_cmp(&(b.1 - 1.0).abs()))
-        .map(|(each, share)| Cause::Container(each, share))
+        .map(|(each, share)| Cause::Container(each.clone(), share))
+}
+
+/// The container that gets most tensors which keep their graphs, at least one in two steps; on
+/// devices, if it is there that they are.
+fn graphs(
+    containers: Vec<GrowingContainer>,
+    growth: &Growth,
+    on_devices: bool,
+) -> Option<GrowingContainer> {
+    let steps_per_s = growth
+        .per_step
+        .map_or(0.0, |each| growth.per_second.value / each.value);
+    containers
+        .into_iter()
+        .filter(|each| each.items_keep_graphs && 2.0 * each.items_per_s() >= steps_per_s)
+        .filter(|each| !on_devices || each.bytes_of_item(true) > 0)
+        .max_by(|a, b| a.items_per_s().total_cmp(&b.items_per_s()))
 }
 
 /// The user's line in which a process's training thread, a worker's first, was for longest while it
@@ -184,12 +217,10 @@ pub fn growing_on_devices(
     let of = |host: &HostProcess| {
         let process = host.process?;
         let own = processes.iter().find(|each| each.process == process)?;
-        let mut all = profile.sideband.tracks.tracks.iter();
-        let track =
-            all.position(|info| info.kind == TrackKind::SampledAllocated && info.pid == host.pid)?;
-        let readings = points(profile, TrackId::from_index(track));
+        let readings = of_pid(profile, TrackKind::SampledAllocated, host.pid)?;
         let trend = trend(readings, own.startup_ns, least)?;
-        Some(of_trend(host.pid, process, own.progress.as_ref(), &trend))
+        let trainer = own.progress.as_ref().map(|progress| (process, progress));
+        Some(of_trend(profile, (host.pid, process), trainer, &trend))
     };
     let mut all: Vec<Growth> = tracks.processes.iter().filter_map(of).collect();
     all.sort_by(|a, b| b.per_second.value.total_cmp(&a.per_second.value));
@@ -218,16 +249,30 @@ fn growth(profile: &Profile, host: &HostProcess, processes: &[ProcessSummary]) -
         _ => Some(process),
     };
     let summary = processes.iter().find(|each| Some(each.process) == trainer);
-    let progress = summary.and_then(|summary| summary.progress.as_ref());
+    let trainer = summary.and_then(|each| Some((each.process, each.progress.as_ref()?)));
     Some(Growth {
         cause: is_copied.then_some(Cause::Copied(None)),
-        ..of_trend(host.pid, process, progress, &trend)
+        ..of_trend(profile, (host.pid, process), trainer, &trend)
     })
 }
 
-fn of_trend(pid: i32, process: ProcessId, progress: Option<&Progress>, trend: &Trend) -> Growth {
-    let steps_per_s = progress.and_then(|progress| progress.steps_per_s());
-    let epoch_s = progress.and_then(|progress| {
+/// `trainer`: the process whose steps count, and its progress.
+fn of_trend(
+    profile: &Profile,
+    (pid, process): (i32, ProcessId),
+    trainer: Option<(ProcessId, &Progress)>,
+    trend: &Trend,
+) -> Growth {
+    let length_s = trend.length_ns as f64 / 1e9;
+    let timed = trainer.filter(|(_, progress)| progress.times.is_some());
+    let step_s = timed.and_then(|(trainer, _)| {
+        // What is between steps, an evaluation or a checkpoint, is in the trend, too.
+        let times = trend.from_ns..=trend.from_ns.saturating_add(trend.length_ns);
+        let ends = steps(profile, trainer).into_iter();
+        let count = ends.filter(|step| times.contains(&step.end_ns)).count();
+        (count > 0).then(|| length_s / count as f64)
+    });
+    let epoch_s = trainer.and_then(|(_, progress)| {
         let lengths = &progress.epoch_ns;
         let sum: u64 = lengths.iter().sum();
         (!lengths.is_empty()).then(|| sum as f64 / 1e9 / lengths.len() as f64)
@@ -238,13 +283,16 @@ fn of_trend(pid: i32, process: ProcessId, progress: Option<&Progress>, trend: &T
         bytes: trend.rise,
         length_ns: trend.length_ns,
         per_second: trend.rate,
-        per_step: steps_per_s.map(|rate| trend.rate.times(1.0 / rate)),
+        per_step: step_s.map(|length| trend.rate.times(length)),
         per_epoch: epoch_s.map(|length| trend.rate.times(length)),
         cause: None,
+        graphs: None,
     }
 }
 
 struct Trend {
+    /// When it begins, CLOCK_MONOTONIC.
+    from_ns: u64,
     /// Bytes a second.
     rate: Rate,
     /// Bytes.
@@ -290,6 +338,7 @@ fn trend(
         && late >= GOES_ON * rate.value
         && straightness(&levels) >= STRAIGHT;
     is_leak.then_some(Trend {
+        from_ns: from,
         rate,
         rise,
         length_ns,
@@ -325,6 +374,7 @@ fn straightness(levels: &[(f64, f64)]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::ids::TrackId;
 
     /// A minute of readings, two a second, each `noise` off in turns.
     fn readings(level: impl Fn(f64) -> f64) -> Vec<TrackPoint> {

@@ -1,10 +1,9 @@
 //! How near memory came to its limits: those of cgroups, the machine, and `/dev/shm`.
 
 use super::memory_growth::{Growth, Rate};
-use super::tracks::points;
-use crate::model::ids::TrackId;
+use super::tracks::{of_kind, points, tracks_of};
 use crate::model::profile::Profile;
-use crate::model::track::{TrackInfo, TrackKind, TrackPoint};
+use crate::model::track::{TrackKind, TrackPoint};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -112,23 +111,6 @@ pub(super) fn seconds_until(left: u64, growing: &[Growth]) -> Option<Rate> {
         high: sum(|growth| growth.per_second.low),
     };
     (!growing.is_empty() && seconds.high.is_finite() && seconds.low >= 0.0).then_some(seconds)
-}
-
-/// The tracks of a kind.
-pub(super) fn tracks_of(
-    profile: &Profile,
-    kind: TrackKind,
-) -> impl Iterator<Item = (TrackId, &TrackInfo)> {
-    let all = profile.sideband.tracks.tracks.iter().enumerate();
-    all.filter(move |(_, info)| info.kind == kind)
-        .map(|(at, info)| (TrackId::from_index(at), info))
-}
-
-/// The points of the track of a kind that has this path.
-pub(super) fn of_kind<'p>(profile: &'p Profile, kind: TrackKind, path: &str) -> &'p [TrackPoint] {
-    tracks_of(profile, kind)
-        .find(|(_, info)| info.process == path)
-        .map_or(&[], |(track, _)| points(profile, track))
 }
 
 /// A level that is read when it changes, at a time; that of its first reading before that one: both

@@ -66,6 +66,7 @@ pub mod quality;
 pub mod scaling;
 mod slopes;
 pub mod slow_rank;
+pub mod step_peaks;
 pub mod summary;
 pub mod threads;
 pub mod timeline;
@@ -165,11 +166,11 @@ pub fn analyze(profile: &Profile) -> Analysis {
     let tracks = tracks::summarize(profile);
     let mut growing = memory_growth::growing(profile, &tracks, &processes);
     let memory = memory_code::all(profile, &processes, TrackKind::SampledAnonymous);
-    memory_growth::explain(profile, &mut growing, &memory);
+    memory_growth::explain(profile, &mut growing, &memory, false);
     let mut growing_on_devices = memory_growth::growing_on_devices(profile, &tracks, &processes);
     let allocated = memory_code::all(profile, &processes, TrackKind::SampledAllocated);
     // Which line raised what stays cannot be told where most falls again in each step.
-    memory_growth::explain(profile, &mut growing_on_devices, &[]);
+    memory_growth::explain(profile, &mut growing_on_devices, &[], true);
     let window = traced::in_recording(profile, None);
     let mut analysis = Analysis {
         verdict: None,

@@ -6,7 +6,9 @@
 
 mod spans;
 
-pub use spans::{Span, every, natural, points, series, spans};
+pub use spans::{
+    Span, every, natural, of_kind, of_pid, points, series, series_of_sum, spans, tracks_of,
+};
 
 use crate::model::gpu_name::visible_devices;
 use crate::model::ids::{GpuId, ProcessId, TrackId};

@@ -1,4 +1,4 @@
-//! Lists and dictionaries of a process that grow.
+//! Containers of a process that grow.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Version of the text of [`KeptContainers`].
 const VERSION: u32 = 1;
 
-/// A list or a dictionary that was longer at each reading, or as long.
+/// A list, a dictionary, a set or a deque that was longer at each reading, or as long.
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
 pub struct GrowingContainer {
     /// The expression that leads to it: `self.history`.
@@ -27,9 +27,16 @@ pub struct GrowingContainer {
     pub last_length: u64,
     /// Class of its last item.
     pub item_class: String,
-    /// Mean size of its last items with the memory of their tensors on the host; null if it was
-    /// not read.
+    /// Mean size of its last items with their arrays, and with their tensors on the host; null if
+    /// it was not read.
     pub item_bytes: Option<u64>,
+    /// Mean size of the tensors of its last items on other devices.
+    #[serde(default)]
+    pub item_device_bytes: Option<u64>,
+    /// Whether tensors among its last items keep their graphs, whose size is not read: they were
+    /// not detached.
+    #[serde(default)]
+    pub items_keep_graphs: bool,
 }
 
 impl GrowingContainer {
@@ -39,9 +46,18 @@ impl GrowingContainer {
         added / (self.last_ns.saturating_sub(self.first_ns).max(1) as f64 / 1e9)
     }
 
-    /// Bytes that these have, each second.
-    pub fn bytes_per_s(&self) -> f64 {
-        self.items_per_s() * self.item_bytes.unwrap_or(0) as f64
+    /// Bytes of an item, on the host or on other devices.
+    pub fn bytes_of_item(&self, on_devices: bool) -> u64 {
+        let bytes = match on_devices {
+            true => self.item_device_bytes,
+            false => self.item_bytes,
+        };
+        bytes.unwrap_or(0)
+    }
+
+    /// Bytes that the items have that are added each second.
+    pub fn bytes_per_s(&self, on_devices: bool) -> f64 {
+        self.items_per_s() * self.bytes_of_item(on_devices) as f64
     }
 }
 

@@ -24,6 +24,8 @@ pub struct Dump {
     pub processes: Vec<DumpedProcess>,
     /// What could not be read and why, in sentences.
     pub missing: Vec<String>,
+    /// Processes whose memory does not answer: nothing but what the kernel shows is known of them.
+    pub silent: Vec<i32>,
     /// What NCCL reports, of each RAS socket of the processes; empty where none uses NCCL.
     pub nccl_ras: Vec<RasAnswer>,
     /// What modules and optimizers hold, of each process that was read for it; `None` if it was not
@@ -31,12 +33,31 @@ pub struct Dump {
     pub memory: Option<Vec<ProcessMemory>>,
 }
 
-/// What the modules and optimizers of a process hold.
+/// The memory of a process's tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessMemory {
     pub pid: i32,
-    /// `None` if no variable leads to a module or an optimizer.
+    pub tensors: MemoryOfTensors,
+}
+
+/// Who holds the memory of tensors, and what torch's allocator has of each device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryOfTensors {
+    /// What modules and optimizers hold; `None` if no variable leads to any.
     pub held: Option<Held>,
+    /// Right after that was read; empty without CUDA, and for other allocators.
+    pub devices: Vec<DeviceTensors>,
+}
+
+/// What torch's caching allocator has of a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceTensors {
+    /// `cuda:0`
+    pub device: String,
+    /// Given to tensors.
+    pub bytes: u64,
+    /// Taken from the driver.
+    pub reserved_bytes: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -213,8 +234,8 @@ pub struct Inspected {
     pub threads: Vec<InspectedThread>,
     /// Number of further threads that were not inspected.
     pub left_out: usize,
-    /// What its modules and optimizers hold, if it was requested; `None` within if there are none.
-    pub memory: Option<Option<Held>>,
+    /// Who holds the memory of its tensors, if it was requested.
+    pub memory: Option<MemoryOfTensors>,
     /// Its asyncio tasks.
     pub tasks: Vec<AsyncTask>,
     /// What is missing of them, and why.

@@ -131,7 +131,7 @@ pub mod facts {
     /// What NCCL reported while no step ended ([`KeptRas`](crate::model::nccl_ras::KeptRas)); the
     /// last one counts.
     pub const NCCL_RAS: &str = "nccl_ras";
-    /// Lists and dictionaries that grow (`crate::model::containers`).
+    /// Containers that grow (`crate::model::containers`).
     pub const GROWING_CONTAINERS: &str = "growing_containers";
     /// What modules and optimizers hold (`crate::model::held::KeptHeld`).
     pub const HELD: &str = "held";

@@ -3,10 +3,12 @@
 use super::image::{ElfImage, ModuleBytes};
 use super::modules::{Module, ModuleStore};
 use crate::arch::{Architecture, Machine};
+use crate::elf::names::ElfNames;
 use crate::elf::{HEADER_BYTES, HeaderTable, Segments, find_build_id};
 use crate::memory::Memory;
 use crate::model::mapping::Mapping;
 use crate::model::module::ModuleKind;
+use crate::model::text::file_name;
 use std::sync::Arc;
 
 /// Linux maps files in pages of this size; larger ones are multiples.
@@ -207,6 +209,15 @@ impl LoadedModules {
     /// All modules seen so far, in the order of their numbers, with their biases.
     pub fn modules(&self) -> impl Iterator<Item = (&Arc<Module>, u64)> {
         self.slots.iter().map(|slot| (&slot.module, slot.bias))
+    }
+
+    /// The address of a variable or a function of the library of this name; the outer `None` means
+    /// that the library is not loaded, or cannot be read yet, the inner one that it has none.
+    pub fn address_of(&self, library: &str, symbol: &str) -> Option<Option<u64>> {
+        let is_it = |module: &Module| file_name(&module.info.path) == library;
+        let (module, bias) = self.modules().find(|(module, _)| is_it(module))?;
+        let [value] = ElfNames::parse(module.image()?.bytes())?.symbols([symbol]);
+        Some(value.map(|value| value.wrapping_add(bias)))
     }
 
     /// The slot of a new executable mapping.

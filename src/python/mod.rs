@@ -8,6 +8,7 @@
 mod cells;
 pub mod code_fields;
 pub mod code_object;
+pub mod collections;
 pub mod dicts;
 pub mod discover;
 pub mod frames;

@@ -157,7 +157,7 @@ pub struct Report {
     /// What torch's caching allocator of processes held of devices; empty where it was not read.
     pub device_memory: Vec<DeviceMemory>,
     /// Which code raised the device memory that it gave to tensors.
-    pub device_memory_by_code: Vec<memory::MemoryByCode>,
+    pub device_memory_by_code: Vec<memory::DeviceMemoryByCode>,
     /// Use of the host by processes; null if it was not recorded.
     pub host_use: Option<tracks::Host>,
     /// The sampler's figures.

@@ -3,7 +3,6 @@
 use super::allocator_readings::AllocatorReadings;
 use super::live_environment::LiveEnvironment;
 use super::maps_reader::MapsReader;
-use crate::elf::names::ElfNames;
 use crate::memory::{Bytes, Memory};
 use crate::model::mapping::Mapping;
 use crate::native::image::ModuleBytes;
@@ -216,15 +215,6 @@ impl ProcessImage {
                 self.environment.changed(&self.modules, &self.memory)
             }
         }
-    }
-
-    /// The address of a variable or a function of the library of this name; the outer `None` means
-    /// that the library is not loaded, or cannot be read yet, the inner one that it has none.
-    pub(super) fn address_of(&self, library: &str, symbol: &str) -> Option<Option<u64>> {
-        let is_it = |module: &Module| module.info.path.rsplit('/').next() == Some(library);
-        let (module, bias) = self.modules.modules().find(|(module, _)| is_it(module))?;
-        let [value] = ElfNames::parse(module.image()?.bytes())?.symbols([symbol]);
-        Some(value.map(|value| value.wrapping_add(bias)))
     }
 
     /// The path of the first loaded module for which `is_it` returns true.

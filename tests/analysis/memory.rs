@@ -4,6 +4,7 @@ use crate::analysis_builder::{Builder, S, fetch, user};
 use crate::track_builder::{gpu, put, track};
 use torchspy::analysis::ends::Reason;
 use torchspy::analysis::memory_growth::Cause;
+use torchspy::analysis::tracks::series_of_sum;
 use torchspy::analysis::{Analysis, analyze};
 use torchspy::model::containers::{GrowingContainer, KeptContainers};
 use torchspy::model::ids::ProcessId;
@@ -99,7 +100,24 @@ fn container(name: &str, items: u64, item_bytes: u64) -> GrowingContainer {
         last_length: 100 + items,
         item_class: "Tensor".to_owned(),
         item_bytes: Some(item_bytes),
+        item_device_bytes: Some(0),
+        items_keep_graphs: false,
     }
+}
+
+#[test]
+fn a_list_whose_tensors_keep_their_graphs_is_named_without_a_share() {
+    let losses = GrowingContainer {
+        items_keep_graphs: true,
+        ..container("losses", 6000, 32)
+    };
+    let text = trainer_with(vec![losses.clone(), container("names", 9000, 32)]);
+    let expected = "perhaps it is in graphs: losses, a list of main (train.py:90): it gets 100 items a second (Tensor) that keep what computed them";
+    assert!(text.contains(expected), "{text}");
+    // What is known to hold it comes first.
+    let text = trainer_with(vec![losses, container("kept", 600, 190_000)]);
+    assert!(text.contains(" % of it is held by kept"), "{text}");
+    assert!(!text.contains("losses"), "{text}");
 }
 
 #[test]
@@ -108,7 +126,7 @@ fn a_list_whose_items_are_what_grows_is_named() {
         container("losses", 6000, 32),
         container("kept", 600, 190_000),
     ]);
-    let expected = " % of it is held by kept, a list of main (train.py:90): it gets 10 items a second, of 190 kB each (Tensor), and none is removed";
+    let expected = " % of it is held by kept, a list of main (train.py:90): it gets 10 items a second, of 190 kB each (Tensor), and never gets shorter";
     assert!(text.contains(expected), "{text}");
     assert!(!text.contains("losses"), "{text}");
 }
@@ -359,4 +377,32 @@ fn tensors_that_grow_on_a_device_are_named_with_what_is_left_of_it() {
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
+}
+
+/// Workers that live one after another, as those of a loader that starts new ones for each pass.
+#[test]
+fn memory_of_processes_that_come_and_go_counts_for_as_long_as_they_live() {
+    let mut builder = Builder::trainer();
+    builder.ticks(0, 100 * SECONDS, S::Running, &[user("main", 90)]);
+    let mut tracks = Vec::new();
+    for (pid, from, to) in [
+        (100, 0, SECONDS),
+        (201, 0, SECONDS / 2),
+        (202, SECONDS / 2, SECONDS),
+    ] {
+        let own = track(&mut builder, TrackKind::Resident, None, pid);
+        tracks.push(own);
+        for at in (from * 1_000_000_000..to * 1_000_000_000).step_by(READING_NS as usize) {
+            put(&mut builder, own, at, at, 1_000_000);
+        }
+    }
+    let profile = builder.profile();
+    let sum = series_of_sum(&profile, tracks.iter().copied(), 1)[0].unwrap();
+    assert!((sum / 2e6 - 1.0).abs() < 0.05, "{sum}");
+    let each = series_of_sum(&profile, tracks.iter().copied(), 4);
+    let each: Vec<f64> = each.into_iter().flatten().collect();
+    assert!(
+        each.iter().all(|sum| (sum / 2e6 - 1.0).abs() < 0.1),
+        "{each:?}"
+    );
 }

@@ -1,6 +1,6 @@
 //! Device memory, against what torch's own allocator says at the end.
 
-use crate::faults::{PATIENCE, Target, get, marked, program, run, start_agent};
+use crate::faults::{PATIENCE, Target, dump, get, marked, program, run, start_agent};
 use crate::installed::torch_python;
 use crate::node::{Node, alone};
 use gpu_node::scenario::Scenario;
@@ -91,6 +91,38 @@ fn the_allocators_figures_and_the_line_that_keeps_device_memory_are_told() {
         "{told}"
     );
 
+    // What the peak of a step is of: the modules are read after 4 s, and the optimizer's counts of
+    // steps are on the CPU.
+    let peaks = &by_code["step_peaks"];
+    let figure = |name: &str| {
+        peaks[name]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{name}: {told}"))
+    };
+    // The allocator is found up to a second after the first step.
+    let of_steps = figure("steps") as f64 / steps;
+    assert!((0.6..=1.0).contains(&of_steps), "{told}");
+    assert!(
+        figure("lowest_median_bytes") < figure("median_bytes")
+            && figure("median_bytes") < figure("highest_bytes"),
+        "{told}"
+    );
+    let part = |name: &str| {
+        peaks["parts"][name]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{name}: {told}"))
+    };
+    let weights = (256 * 256 + 256) * 4;
+    assert_eq!(part("parameters_bytes"), weights, "{told}");
+    assert_eq!(part("optimizer_state_bytes"), 2 * weights, "{told}");
+    assert_eq!(part("buffers_bytes"), 0, "{told}");
+    let gradients = part("gradients_most_bytes");
+    assert!(gradients == 0 || gradients == weights, "{told}");
+    assert!(part("bytes") <= figure("highest_bytes"), "{told}");
+    let most = part("bytes") - 3 * weights;
+    assert_eq!(part("others_most_bytes"), most, "{told}");
+    assert_eq!(part("others_least_bytes"), most - gradients, "{told}");
+
     let path = ran.recording.to_string_lossy();
     let report = run(&["report", &path, "--by", "memory"]).stdout;
     let words = report.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -100,11 +132,50 @@ fn the_allocators_figures_and_the_line_that_keeps_device_memory_are_told() {
         "free between tensors",
         "found no memory on the device",
         "1 allocation",
+        "highest reading of a step: median",
+        "parameters 263 kB, optimizer state 526 kB, buffers 0 B",
     ] {
         assert!(words.contains(expected), "{expected}: {report}");
     }
     let table = run(&["report", &path, "--csv", "device_memory_lines"]).stdout;
     assert!(table.contains(PROGRAM), "{table}");
+}
+
+#[test]
+fn modules_hold_what_the_allocator_gave() {
+    let Some(python) = torch_python() else { return };
+    let node = Node::new(&Scenario::of_gpus(1));
+    let _alone = alone();
+    let mut command = node.command(&python);
+    let mut target = Target::spawn(command.args([&program("held_memory.py"), "cuda"]));
+    for kept in [0, 100 << 20] {
+        target.expect("ready");
+        let truth: Value = serde_json::from_str(&target.line()).unwrap();
+        let dumped = dump(target.pid(), &["--memory", "--json"]);
+        let dumped: Value = serde_json::from_str(&dumped).unwrap();
+        let memory = &dumped["looks"][0]["memory"][0];
+        let told = format!("{memory:#}\n{truth:#}");
+        let held = &memory["held"];
+        for kind in ["parameters", "gradients", "optimizer_state", "buffers"] {
+            assert_eq!(held[kind], truth[kind], "{kind}: {told}");
+        }
+        let device = &memory["devices"][0];
+        assert_eq!(device["device"], "cuda:0", "{told}");
+        assert_eq!(device["allocated_bytes"], truth["allocated"], "{told}");
+        assert_eq!(device["reserved_bytes"], truth["reserved"], "{told}");
+        // Each tensor's memory is rounded up to 512 bytes.
+        let (allocated, beside) = (&device["allocated_bytes"], &device["beside_modules_bytes"]);
+        let of_modules = allocated.as_u64().unwrap() - kept;
+        let rest = beside.as_u64().unwrap() - kept;
+        assert!(rest < of_modules / 50, "{rest} of {of_modules}: {told}");
+        let shown = dump(target.pid(), &["--memory"]);
+        assert!(
+            shown.contains("on cuda:0 torch's allocator has given"),
+            "{shown}"
+        );
+        target.tell("");
+    }
+    assert!(target.wait().success());
 }
 
 #[test]

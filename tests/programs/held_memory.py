@@ -2,7 +2,8 @@
 
 usage: held_memory.py CASE
 Prints "ready", then a line of JSON with the bytes of parameters, gradients, optimizer state and buffers, each tensor's storage once,
-and waits for a line on standard input. The case `training` trains until then, and `plain` has no torch.
+and waits for a line on standard input. The case `training` trains until then, and `plain` has no torch. `cuda` is for the simulated node, and says what torch's allocator has
+given in all (`allocated`).
 """
 
 import json
@@ -95,6 +96,13 @@ def truth(modules, optimizers):
 def report(modules, optimizers=()):
     print("ready", flush=True)
     print(json.dumps(truth(modules, optimizers)), flush=True)
+
+
+def report_of_device(model, optimizer):
+    # Memory of cuBLAS, which comes from the allocator, too.
+    torch._C._cuda_clearCublasWorkspaces()
+    print("ready", flush=True)
+    print(json.dumps({**truth([model], [optimizer]), "allocated": torch.cuda.memory_allocated(), "reserved": torch.cuda.memory_reserved()}), flush=True)
 
 
 def step(model, optimizer, tokens):
@@ -194,6 +202,19 @@ def main():
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
         step(model, optimizer, tokens)
         report([model], [optimizer])
+    elif CASE == "cuda":
+        model = Language(512).to("cuda")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        for _ in range(3):
+            step(model, optimizer, tokens.to("cuda"))
+        report_of_device(model, optimizer)
+        sys.stdin.readline()
+        # What a step keeps until its end.
+        kept = torch.empty(100 << 20, dtype=torch.uint8, device="cuda")
+        report_of_device(model, optimizer)
+        sys.stdin.readline()
+        del kept
+        return
     elif CASE == "trainer":
         Trainer().fit()
         return

@@ -1,13 +1,15 @@
 """A small trainer whose memory grows, or does not: what torchspy says of it is compared with what is planted.
 
-usage: leaks.py none|list|closure|fragments|copies [--seconds 40]
-`list` keeps a tensor of each step, `closure` keeps each batch in a function. `fragments` keeps little, but between large buffers, so
+usage: leaks.py none|list|closure|graphs|arrays|fragments|copies [--seconds 40]
+`list` keeps a tensor of each step, `closure` keeps each batch in a function, `graphs` a loss with the graph of its forward pass, and
+`arrays` NumPy arrays in a deque. `fragments` keeps little, but between large buffers, so
 that their places are not used again. With `copies` the DataLoader's worker reads Python objects that it shares with its trainer.
 `none` keeps nothing.
 Prints "ready PID" after the first step, and a line of JSON at the end: steps, and the bytes that were planted in the trainer.
 """
 
 import argparse
+import collections
 import json
 import math
 import os
@@ -49,7 +51,7 @@ def pack(numbers, step, kept):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("leak", choices=["none", "list", "closure", "fragments", "copies"])
+    parser.add_argument("leak", choices=["none", "list", "closure", "graphs", "arrays", "fragments", "copies"])
     parser.add_argument("--seconds", type=float, default=40)
     arguments = parser.parse_args()
     torch.manual_seed(0)
@@ -59,7 +61,7 @@ def main():
     loader = DataLoader(rows, batch_size=8, num_workers=1, multiprocessing_context="fork", shuffle=copies)
     model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    kept, callbacks, planted = [], [], 0
+    kept, callbacks, recent, planted = [], [], collections.deque(), 0
     numbers = [math.sqrt(number) for number in range(50_000)]
     begin = time.monotonic()
     for steps, (inputs, labels) in enumerate(loader, 1):
@@ -74,6 +76,11 @@ def main():
             batch = inputs.repeat(4, 1)
             callbacks.append(lambda batch=batch: batch.sum())
             planted += batch.numel() * 4
+        if arguments.leak == "graphs":
+            kept.append(model(inputs).square().mean())
+        if arguments.leak == "arrays":
+            recent.append(inputs.repeat(4, 1).numpy()[::2])
+            planted += inputs.numel() * 4 * 4
         if arguments.leak == "fragments":
             pack(numbers, 2 * steps, kept)
         if steps == 1:

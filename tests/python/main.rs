@@ -12,6 +12,7 @@ mod cases_interpreters;
 mod cases_naps;
 mod cases_spins;
 mod code;
+mod containers;
 mod discover;
 mod free_threaded;
 mod hostile;

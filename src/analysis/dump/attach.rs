@@ -24,8 +24,9 @@ pub fn attach(dump: &mut Dump, inspected: Vec<Inspected>, with_locals: bool) {
             continue;
         };
         process.tasks = of.tasks;
-        if let (Some(memory), Some(held)) = (&mut dump.memory, of.memory) {
-            memory.push(ProcessMemory { pid: of.pid, held });
+        if let (Some(memory), Some(tensors)) = (&mut dump.memory, of.memory) {
+            let pid = of.pid;
+            memory.push(ProcessMemory { pid, tensors });
         }
         for found in of.threads {
             to_thread(process, found, with_locals);

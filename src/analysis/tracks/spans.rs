@@ -2,7 +2,7 @@
 
 use crate::model::ids::TrackId;
 use crate::model::profile::Profile;
-use crate::model::track::{SHARE_ONE, TrackKind, TrackPoint, TrackUnit};
+use crate::model::track::{SHARE_ONE, TrackInfo, TrackKind, TrackPoint, TrackUnit};
 
 /// How long a value that was read at a point in time stays valid, ns: a little more than the
 /// longest period.
@@ -51,6 +51,29 @@ pub fn points(profile: &Profile, track: TrackId) -> &[TrackPoint] {
     let from = all.partition_point(|point| point.track < track);
     let own = all.get(from..).unwrap_or_default();
     &own[..own.partition_point(|point| point.track == track)]
+}
+
+/// The tracks of a kind.
+pub fn tracks_of(
+    profile: &Profile,
+    kind: TrackKind,
+) -> impl Iterator<Item = (TrackId, &TrackInfo)> {
+    let all = profile.sideband.tracks.tracks.iter().enumerate();
+    all.filter(move |(_, info)| info.kind == kind)
+        .map(|(at, info)| (TrackId::from_index(at), info))
+}
+
+/// The points of the first track of a kind that is of this process.
+pub fn of_pid(profile: &Profile, kind: TrackKind, pid: i32) -> Option<&[TrackPoint]> {
+    let (track, _) = tracks_of(profile, kind).find(|(_, info)| info.pid == pid)?;
+    Some(points(profile, track))
+}
+
+/// The points of the track of a kind that has this path.
+pub fn of_kind<'p>(profile: &'p Profile, kind: TrackKind, path: &str) -> &'p [TrackPoint] {
+    tracks_of(profile, kind)
+        .find(|(_, info)| info.process == path)
+        .map_or(&[], |(track, _)| points(profile, track))
 }
 
 /// The spans of a counter track within the recording, by their ends.
@@ -116,17 +139,64 @@ pub fn series(profile: &Profile, track: TrackId, columns: usize) -> Vec<Option<f
 pub fn every(profile: &Profile, track: TrackId, width: f64, columns: usize) -> Vec<Option<f64>> {
     let mut sums = vec![(0.0_f64, 0.0_f64); columns];
     for span in spans(profile, track) {
-        let start = (span.start_ns - profile.start_ns) as f64;
-        let end = (span.end_ns - profile.start_ns) as f64;
-        let (first, last) = ((start / width) as usize, (end / width) as usize);
-        for (column, sum) in sums.iter_mut().enumerate().take(last + 1).skip(first) {
-            let (from, to) = (column as f64 * width, (column + 1) as f64 * width);
-            let overlap = (end.min(to) - start.max(from)).max(0.0);
-            sum.0 += span.value * overlap;
-            sum.1 += overlap;
-        }
+        let times = (span.start_ns, span.end_ns);
+        overlaps(profile, times, width, columns, |column, overlap| {
+            sums[column].0 += span.value * overlap;
+            sums[column].1 += overlap;
+        });
     }
-    sums.into_iter()
-        .map(|(sum, covered)| (covered > 0.0).then(|| sum / covered))
-        .collect()
+    means(sums)
+}
+
+/// The sum of several tracks in `columns` intervals of equal length: each counts for as long as it
+/// has a value, of the time in which any of them has one.
+pub fn series_of_sum(
+    profile: &Profile,
+    tracks: impl Iterator<Item = TrackId>,
+    columns: usize,
+) -> Vec<Option<f64>> {
+    let length = profile.end_ns.saturating_sub(profile.start_ns) as f64;
+    if columns == 0 || length <= 0.0 {
+        return Vec::new();
+    }
+    let width = length / columns as f64;
+    let mut all: Vec<Span> = tracks.flat_map(|track| spans(profile, track)).collect();
+    all.sort_by_key(|span| span.start_ns);
+    let mut sums = vec![(0.0_f64, 0.0_f64); columns];
+    let mut covered_to = 0;
+    for span in all {
+        let times = (span.start_ns, span.end_ns);
+        overlaps(profile, times, width, columns, |column, overlap| {
+            sums[column].0 += span.value * overlap;
+        });
+        let new = (span.start_ns.max(covered_to), span.end_ns);
+        overlaps(profile, new, width, columns, |column, overlap| {
+            sums[column].1 += overlap;
+        });
+        covered_to = span.end_ns.max(covered_to);
+    }
+    means(sums)
+}
+
+/// Calls `add` with each interval that a time overlaps, and by how much, ns.
+fn overlaps(
+    profile: &Profile,
+    (start_ns, end_ns): (u64, u64),
+    width: f64,
+    columns: usize,
+    mut add: impl FnMut(usize, f64),
+) {
+    let since_start = |ns: u64| ns.saturating_sub(profile.start_ns) as f64;
+    let (start, end) = (since_start(start_ns), since_start(end_ns));
+    let (first, last) = ((start / width) as usize, (end / width) as usize);
+    for column in first..columns.min(last + 1) {
+        let (from, to) = (column as f64 * width, (column + 1) as f64 * width);
+        add(column, (end.min(to) - start.max(from)).max(0.0));
+    }
+}
+
+/// Sums by what they are of.
+fn means(sums: Vec<(f64, f64)>) -> Vec<Option<f64>> {
+    let mean = |(sum, covered): (f64, f64)| (covered > 0.0).then(|| sum / covered);
+    sums.into_iter().map(mean).collect()
 }

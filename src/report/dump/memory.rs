@@ -2,7 +2,7 @@
 
 use super::head::title;
 use crate::analysis::dump::held::{held_rows, rows_in_all};
-use crate::model::dump::{Dump, DumpedProcess};
+use crate::model::dump::{DeviceTensors, Dump, DumpedProcess};
 use crate::model::held::{Held, HeldPart, Holding};
 use crate::model::text::printable;
 use crate::report::command::shown_command;
@@ -25,7 +25,7 @@ pub(super) fn memory(out: &mut String, dump: &Dump) {
     for read in dump.memory.iter().flatten() {
         let process = dump.processes.iter().find(|each| each.pid == read.pid);
         let Some(process) = process else { continue };
-        match &read.held {
+        match &read.tensors.held {
             Some(held) => of_process(out, process, held),
             None => {
                 let why = match process.torch.is_empty() {
@@ -35,7 +35,39 @@ pub(super) fn memory(out: &mut String, dump: &Dump) {
                 let _ = writeln!(out, "\nMEMORY of {}: not read, {why}", whose(process));
             }
         }
+        for device in &read.tensors.devices {
+            let _ = writeln!(out, "  {}", of_device(device, read.tensors.held.as_ref()));
+        }
     }
+}
+
+/// `on cuda:0 torch's allocator has given 4.2 GB to tensors, 1.2 GB more than these (…), and …`.
+fn of_device(device: &DeviceTensors, held: Option<&Held>) -> String {
+    let mut text = format!(
+        "on {} torch's allocator has given {} to tensors",
+        device.device,
+        amount(device.bytes)
+    );
+    // Less than what modules hold: it changed meanwhile.
+    if let Some(others) = held.and_then(|held| beside(device, held)) {
+        text.push_str(&format!(
+            ", {} more than these (activations, batches, temporary tensors)",
+            amount(others)
+        ));
+    }
+    let free = device.reserved_bytes.saturating_sub(device.bytes);
+    text.push_str(&format!(", and keeps {} free", amount(free)));
+    text
+}
+
+/// What tensors of the device have that no module or optimizer holds; `None` where that is less
+/// than nothing, or where what they hold is not all known.
+fn beside(device: &DeviceTensors, held: &Held) -> Option<u64> {
+    let totals = held.totals();
+    let on_it = totals.iter().filter(|part| part.device == device.device);
+    let known = on_it.map(|part| part.bytes).sum();
+    let is_whole = held.cut.is_none() && held.unread.is_empty();
+    device.bytes.checked_sub(known).filter(|_| is_whole)
 }
 
 fn whose(process: &DumpedProcess) -> String {
@@ -270,7 +302,13 @@ pub(super) fn memory_json(dump: &Dump) -> Value {
     let each = processes.iter().map(|read| {
         json!({
             "pid": read.pid,
-            "held": read.held.as_ref().map(held_json),
+            "held": read.tensors.held.as_ref().map(held_json),
+            "devices": read.tensors.devices.iter().map(|device| json!({
+                "device": device.device,
+                "allocated_bytes": device.bytes,
+                "reserved_bytes": device.reserved_bytes,
+                "beside_modules_bytes": read.tensors.held.as_ref().and_then(|held| beside(device, held)),
+            })).collect::<Vec<_>>(),
         })
     });
     each.collect()

@@ -2,6 +2,7 @@
 
 use crate::analysis::Analysis;
 use crate::analysis::memory_code::{Peak, ProcessMemory, held};
+use crate::analysis::step_peaks::{StepPeaks, step_peaks};
 use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
 use crate::report::dump::memory::held_json;
@@ -25,6 +26,15 @@ pub struct Memory {
     pub held_at_s: Option<f64>,
     /// Why it was not read; null if it was, or if the recording keeps nothing of it.
     pub held_missing: Option<String>,
+}
+
+/// What the code of one process did to the device memory of tensors.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct DeviceMemoryByCode {
+    #[serde(flatten)]
+    pub code: MemoryByCode,
+    /// Null where no step was timed.
+    pub step_peaks: Option<StepPeaks>,
 }
 
 /// What the code of one process did to memory, over the timed steps; without those after start-up.
@@ -82,9 +92,13 @@ pub(super) fn memory(profile: &Profile, analysis: &Analysis) -> Vec<Memory> {
 }
 
 /// What code did to the device memory that torch's allocator gave to tensors.
-pub(super) fn allocated(profile: &Profile, analysis: &Analysis) -> Vec<MemoryByCode> {
+pub(super) fn allocated(profile: &Profile, analysis: &Analysis) -> Vec<DeviceMemoryByCode> {
     let all = analysis.allocated.iter();
-    all.map(|memory| by_code(profile, memory)).collect()
+    all.map(|memory| DeviceMemoryByCode {
+        code: by_code(profile, memory),
+        step_peaks: step_peaks(profile, memory.process),
+    })
+    .collect()
 }
 
 fn of_process(profile: &Profile, memory: &ProcessMemory) -> Memory {

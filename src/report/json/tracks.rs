@@ -200,7 +200,7 @@ pub struct MemoryGrowth {
     pub per_step: Option<Rate>,
     /// Bytes for each epoch; null where none was complete.
     pub per_epoch: Option<Rate>,
-    /// The list or dictionary that holds at least half of it; null if none is known.
+    /// The list, dictionary, set or deque that holds at least half of it; null if none is known.
     pub container: Option<GrowingContainer>,
     /// The line that raised at least half of it; of a worker that copies what it shared, the line
     /// that its main thread ran for longest. Null if a container is known, or no line is.
@@ -210,6 +210,9 @@ pub struct MemoryGrowth {
     /// The share of the growth that the container or line explains, about 1 if it is all of it;
     /// null for what is copied.
     pub explained: Option<f64>,
+    /// A container that gets tensors which keep the graphs that computed them: how much of the
+    /// growth these are is not known. Null if there is none, or if `container` is known.
+    pub keeps_graphs: Option<GrowingContainer>,
 }
 
 /// A line of code.
@@ -337,6 +340,7 @@ fn memory_growth(profile: &Profile, growth: &Growth) -> MemoryGrowth {
             Cause::Container(_, share) | Cause::Line(_, share) => Some(*share),
             Cause::Copied(_) => None,
         }),
+        keeps_graphs: growth.graphs.clone(),
     }
 }
 

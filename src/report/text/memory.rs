@@ -7,6 +7,7 @@ use crate::analysis::Analysis;
 use crate::analysis::ends::{End, Reason, SIGBUS};
 use crate::analysis::memory_growth::{Cause, Growth, Rate};
 use crate::analysis::memory_limits::{LimitOf, MemoryLimit};
+use crate::model::containers::GrowingContainer;
 use crate::model::facts::Line;
 use crate::model::profile::Profile;
 use crate::report::label::process_labels;
@@ -110,14 +111,13 @@ pub(super) fn memory(
 ) {
     let mut text = String::new();
     limits(&mut text, analysis, is_brief);
-    growing(&mut text, profile, (&analysis.growing, most), " grows");
+    growing(&mut text, profile, (&analysis.growing, most), false);
     time_left(&mut text, analysis);
-    let of_tensors = "'s tensors on devices grow";
     growing(
         &mut text,
         profile,
         (&analysis.growing_on_devices, most),
-        of_tensors,
+        true,
     );
     if !text.is_empty() {
         out.push('\n');
@@ -192,11 +192,15 @@ pub(super) fn span(seconds: f64) -> String {
     }
 }
 
-/// `grows`: what of a process does so.
-fn growing(out: &mut String, profile: &Profile, (all, most): (&[Growth], usize), grows: &str) {
+/// `on_devices`: the memory of its tensors there.
+fn growing(out: &mut String, profile: &Profile, (all, most): (&[Growth], usize), on_devices: bool) {
     if all.is_empty() {
         return;
     }
+    let grows = match on_devices {
+        true => "'s tensors on devices grow",
+        false => " grows",
+    };
     let labels = process_labels(profile);
     for growth in all.iter().take(most) {
         let label = labels.get(growth.process.index());
@@ -207,7 +211,14 @@ fn growing(out: &mut String, profile: &Profile, (all, most): (&[Growth], usize),
             &statement(growth, &format!("{label}{grows}")),
         );
         if let Some(cause) = &growth.cause {
-            sentence(out, "MEMORY  ", &cause_statement(profile, cause));
+            sentence(
+                out,
+                "MEMORY  ",
+                &cause_statement(profile, cause, on_devices),
+            );
+        }
+        if let Some(container) = &growth.graphs {
+            sentence(out, "MEMORY  ", &graphs_statement(container));
         }
     }
     let more = all.len().saturating_sub(most);
@@ -238,33 +249,18 @@ fn statement(growth: &Growth, who_grows: &str) -> String {
 
 /// `98 % of it is in kept, a list of main (train.py:29): 45 items a second, of 33 kB each
 /// (Tensor)`.
-fn cause_statement(profile: &Profile, cause: &Cause) -> String {
+fn cause_statement(profile: &Profile, cause: &Cause, on_devices: bool) -> String {
     match cause {
         Cause::Container(container, share) => {
-            let place = match (container.file.as_str(), container.function.as_str()) {
-                ("", _) => "of the script".to_owned(),
-                (file, "") => format!("of {}", place_of(file, 0)),
-                (file, function) => {
-                    format!("of {function} ({})", place_of(file, container.line))
-                }
+            // Sizes of items that share memory add up to more.
+            let share = match *share {
+                ..1.0 => percent(*share),
+                _ => "all".to_owned(),
             };
-            let items = container.items_per_s();
-            let items = match items {
-                10.0.. => format!("{items:.0} items a second"),
-                0.1.. => format!("{items:.1} items a second"),
-                _ => format!("{:.1} items a minute", items * 60.0),
-            };
+            let each = bytes(container.bytes_of_item(on_devices) as f64);
             format!(
-                "{} of it is held by {}, a {} {place}: it gets {items}, of {} each ({}), and none is removed",
-                // Sizes of items that share memory add up to more.
-                if *share < 1.0 {
-                    percent(*share)
-                } else {
-                    "all".to_owned()
-                },
-                container.name,
-                container.class,
-                bytes(container.item_bytes.unwrap_or(0) as f64),
+                "{share} of it is held by {}, of {each} each ({}), and never gets shorter",
+                container_statement(container),
                 container.item_class,
             )
         }
@@ -287,6 +283,33 @@ fn cause_statement(profile: &Profile, cause: &Cause) -> String {
             )
         }
     }
+}
+
+/// `kept, a list of main (train.py:29): it gets 45 items a second`.
+fn container_statement(container: &GrowingContainer) -> String {
+    let place = match (container.file.as_str(), container.function.as_str()) {
+        ("", _) => "of the script".to_owned(),
+        (file, "") => format!("of {}", place_of(file, 0)),
+        (file, function) => format!("of {function} ({})", place_of(file, container.line)),
+    };
+    let items = match container.items_per_s() {
+        items @ 10.0.. => format!("{items:.0} items a second"),
+        items @ 0.1.. => format!("{items:.1} items a second"),
+        items => format!("{:.1} items a minute", items * 60.0),
+    };
+    format!(
+        "{}, a {} {place}: it gets {items}",
+        container.name, container.class
+    )
+}
+
+/// `perhaps it is in graphs: losses, a list of main (train.py:29): it gets 45 items a second …`.
+fn graphs_statement(container: &GrowingContainer) -> String {
+    format!(
+        "perhaps it is in graphs: {} ({}) that keep what computed them, and what that saved unless backward() has run over it; how much is not known. detach() or item() frees it",
+        container_statement(container),
+        container.item_class
+    )
 }
 
 fn named_line(profile: &Profile, (function, line): Line) -> String {

@@ -6,6 +6,7 @@ use super::tracks::bytes;
 use super::{line, sentence};
 use crate::analysis::Analysis;
 use crate::analysis::memory_code::{Peak, ProcessMemory, held};
+use crate::analysis::step_peaks::{StepPeaks, step_peaks};
 use crate::model::profile::{Profile, Role};
 use crate::report::dump::memory::held_by;
 use crate::report::label::process_labels;
@@ -39,6 +40,9 @@ pub(super) fn memory(out: &mut String, profile: &Profile, analysis: &Analysis, m
             &format!("\nDEVICE MEMORY BY CODE of {label}: what torch's allocator gave to tensors"),
         );
         process(out, profile, memory, most);
+        if let Some(peaks) = step_peaks(profile, memory.process) {
+            of_steps(out, &peaks);
+        }
     }
     let all = analysis.memory.len().max(analysis.allocated.len());
     let more = all.saturating_sub(MOST);
@@ -131,10 +135,43 @@ fn peak(profile: &Profile, memory: &ProcessMemory, peak: &Peak) -> String {
         text.push_str(&format!(", in {}", facts.names.get(operator.name)));
     }
     let above = peak.bytes as f64 / (memory.last as f64).max(1.0) - 1.0;
-    if above >= 0.01 {
+    if above >= 0.01 && memory.last > 0 {
         text.push_str(&format!(": {} above the end", percent(above)));
     }
     text
+}
+
+/// How high the steps' peaks are, and what the highest was of.
+fn of_steps(out: &mut String, peaks: &StepPeaks) {
+    let size = |all: u64| bytes(all as f64);
+    let text = format!(
+        "highest reading of a step: median {}, most {} in step {}; the lowest: median {}",
+        size(peaks.median_bytes),
+        size(peaks.highest_bytes),
+        count(peaks.highest_step),
+        size(peaks.lowest_median_bytes),
+    );
+    sentence(out, "  ", &text);
+    if let Some(parts) = &peaks.parts {
+        let rest = match parts.gradients_most_bytes {
+            0 => size(parts.others_most_bytes),
+            _ => format!(
+                "{} to {}",
+                size(parts.others_least_bytes),
+                size(parts.others_most_bytes)
+            ),
+        };
+        let text = format!(
+            "of the {} of step {}: parameters {}, optimizer state {}, buffers {}, gradients up to {}; activations, batches and temporary tensors {rest}",
+            size(parts.bytes),
+            count(parts.step),
+            size(parts.parameters_bytes),
+            size(parts.optimizer_state_bytes),
+            size(parts.buffers_bytes),
+            size(parts.gradients_most_bytes),
+        );
+        sentence(out, "  ", &text);
+    }
 }
 
 /// What modules and optimizers of a trainer held, or why that is not known.
@@ -146,10 +183,13 @@ fn held_of(out: &mut String, profile: &Profile, memory: &ProcessMemory, label: &
     let kept = held(profile, memory.process);
     match kept.as_ref().map(|kept| (kept.time_ns, &kept.result)) {
         Some((time_ns, Ok(held))) => {
-            let after = short_time(time_ns.saturating_sub(profile.start_ns));
+            let when = match time_ns.checked_sub(profile.start_ns) {
+                Some(after) => format!("after {}", short_time(after)),
+                None => "read before this part".to_owned(),
+            };
             line(
                 out,
-                &format!("\nHELD by modules and optimizers of {label}, after {after}"),
+                &format!("\nHELD by modules and optimizers of {label}, {when}"),
             );
             held_by(out, held);
         }

@@ -3,7 +3,9 @@
 use super::format::{count, cut, percent, printable, seconds, short_time};
 use super::{WIDTH, role, sentence, wrapped};
 use crate::analysis::Analysis;
-use crate::analysis::tracks::{Device, DeviceProcess, Figure, HostProcess, Missing, series};
+use crate::analysis::tracks::{
+    Device, DeviceProcess, Figure, HostProcess, Missing, series, series_of_sum,
+};
 use crate::model::profile::Profile;
 use crate::model::track::{THROTTLE_SLOWS, TrackKind, TrackUnit, throttle_names};
 use crate::report::label::counted;
@@ -364,14 +366,8 @@ fn sum_row(out: &mut String, profile: &Profile, label: &str, figures: &[&Figure]
     let Some(first) = figures.first() else {
         return;
     };
-    let mut sum: Vec<Option<f64>> = vec![None; COLUMNS];
-    for figure in figures {
-        for (total, value) in sum.iter_mut().zip(series(profile, figure.track, COLUMNS)) {
-            if let Some(value) = value {
-                *total = Some(total.unwrap_or(0.0) + value);
-            }
-        }
-    }
+    let tracks = figures.iter().map(|figure| figure.track);
+    let sum = series_of_sum(profile, tracks, COLUMNS);
     let known: Vec<f64> = sum.iter().flatten().copied().collect();
     let high = known.iter().copied().fold(0.0, f64::max);
     let low = known.iter().copied().fold(f64::INFINITY, f64::min);

@@ -5,9 +5,16 @@
 mod locks;
 mod tasks;
 
+use super::image::Opener;
+use super::maps_reader::MapsReader;
 use super::snapshot::{SnapshotProcess, SnapshotThread};
-use crate::model::dump::{Inspected, InspectedFrame, InspectedThread, Local, Place};
+use crate::memory::Memory;
+use crate::model::dump::{
+    DeviceTensors, Inspected, InspectedFrame, InspectedThread, Local, MemoryOfTensors, Place,
+};
 use crate::model::ids::CodeId;
+use crate::model::text::file_name;
+use crate::native::loaded::LoadedModules;
 use crate::os::redaction::Redaction;
 use crate::os::vm_read::ProcessMemory;
 use crate::python::code_object::CodeCache;
@@ -19,6 +26,7 @@ use crate::python::values::{describe, read_int};
 use crate::python::variables::{
     Variable, read_attributes, read_block_values, read_variables, variable_names,
 };
+use crate::torch::probe::allocator::{self, AllocatorProbe};
 use crate::torch::probe::held::read_held;
 use crate::torch::probe::progress::describe_tensor;
 use crate::torch::rules::progress::is_library;
@@ -26,6 +34,7 @@ use crossbeam_channel::unbounded;
 use locks::{Joined, Owners, Sightings, Sleeps};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
@@ -84,6 +93,36 @@ pub fn inspect_all(
     (done, waiting)
 }
 
+/// The modules of a process whose paths are wanted; `None` if it cannot be read.
+fn modules_of(
+    pid: i32,
+    memory: &dyn Memory,
+    is_wanted: impl Fn(&str) -> bool,
+) -> Option<LoadedModules> {
+    let mut mappings = MapsReader::new(pid).read()?;
+    mappings.retain(|mapping| is_wanted(&mapping.path));
+    let mut modules = LoadedModules::new(Arc::default());
+    modules.refresh(&mappings, &Opener { pid }, memory);
+    Some(modules)
+}
+
+/// What torch's allocator has of each device.
+fn allocated(pid: i32, memory: &dyn Memory) -> Vec<DeviceTensors> {
+    let modules = modules_of(pid, memory, |path| file_name(path) == allocator::LIBRARY);
+    let variable =
+        modules.and_then(|each| each.address_of(allocator::LIBRARY, allocator::VARIABLE));
+    let Some(variable) = variable.flatten() else {
+        return Vec::new();
+    };
+    let all = AllocatorProbe::new(variable).read(memory).into_iter();
+    all.map(|device| DeviceTensors {
+        device: format!("cuda:{}", device.device),
+        bytes: device.allocated,
+        reserved_bytes: device.reserved,
+    })
+    .collect()
+}
+
 fn inspect(process: &SnapshotProcess, locals: Option<Redaction>, memory_of: &[i32]) -> Inspected {
     let memory = ProcessMemory::new(process.pid);
     let threads = process.threads.get(..MAX_THREADS);
@@ -106,7 +145,10 @@ fn inspect(process: &SnapshotProcess, locals: Option<Redaction>, memory_of: &[i3
             .filter_map(|thread| thread.python_state)
             .collect();
         let until = Instant::now() + MEMORY_PATIENCE;
-        inspected.memory = Some(read_held(interpreter, &states, &memory, until));
+        inspected.memory = Some(MemoryOfTensors {
+            held: read_held(interpreter, &states, &memory, until),
+            devices: allocated(process.pid, &memory),
+        });
         return inspected;
     }
     let mut sightings = Sightings::default();

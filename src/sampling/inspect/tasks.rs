@@ -1,22 +1,17 @@
 //! The asyncio tasks of a captured process.
 
-use super::ThreadReader;
+use super::{ThreadReader, modules_of};
 use crate::elf::names::ElfNames;
 use crate::memory::Memory;
 use crate::model::dump::Place;
 use crate::model::ids::CodeId;
-use crate::model::mapping::Mapping;
 use crate::model::tasks::AsyncTask;
 use crate::model::text::file_name;
-use crate::native::loaded::LoadedModules;
 use crate::python::discover::could_be_python;
 use crate::python::frames::PythonFrame;
 use crate::python::tasks::{Task, TaskLists, Tasks, read_tasks};
-use crate::sampling::image::Opener;
-use crate::sampling::maps_reader::MapsReader;
 use crate::sampling::snapshot::SnapshotProcess;
 use rustc_hash::FxHashMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long the tasks of a process may take.
@@ -102,13 +97,9 @@ fn by_number(name: &str) -> (&str, u64, &str) {
 
 /// Where the tasks are from Python 3.14 on: a section of the file with `_asyncio`.
 fn task_lists(pid: i32, memory: &dyn Memory) -> Option<TaskLists> {
-    let mut mappings = MapsReader::new(pid).read()?;
-    let is_wanted = |mapping: &Mapping| {
-        could_be_python(&mapping.path) || file_name(&mapping.path).starts_with(MODULE_FILE)
-    };
-    mappings.retain(is_wanted);
-    let mut modules = LoadedModules::new(Arc::default());
-    modules.refresh(&mappings, &Opener { pid }, memory);
+    let modules = modules_of(pid, memory, |path| {
+        could_be_python(path) || file_name(path).starts_with(MODULE_FILE)
+    })?;
     modules.modules().find_map(|(module, bias)| {
         let file = ElfNames::parse(module.image()?.bytes())?;
         let address = file.section(TaskLists::SECTION)?.address;

@@ -1,10 +1,11 @@
-//! Lists and dictionaries that variables lead to, and which of them grow for as long as they are
-//! watched.
+//! Containers that variables lead to (lists, dictionaries, sets, deques), and which of them grow
+//! for as long as they are watched.
 
+use super::arrays::array;
 use super::objects::{Class, Objects};
 use super::pages::Pages;
 use super::roots::{self, Scope};
-use super::tensors::read_tensors;
+use super::tensors::{any_keeps_graph, read_tensors};
 use crate::memory::Memory;
 use crate::model::containers::GrowingContainer;
 use crate::python::discover::Interpreter;
@@ -56,8 +57,21 @@ struct Key {
 #[derive(Debug, Default)]
 pub struct Reading {
     found: Vec<Found>,
-    /// Bytes of an item and its class, of containers that got longer.
-    items: FxHashMap<usize, (u64, String)>,
+    /// What an item is, of containers that got longer.
+    items: FxHashMap<usize, Item>,
+}
+
+/// The last items of a container.
+#[derive(Clone, Debug, Default)]
+struct Item {
+    /// The class of the last.
+    class: String,
+    /// Mean bytes of one with all that it leads to, each storage and array once: on the host, and
+    /// on other devices.
+    bytes: u64,
+    device_bytes: u64,
+    /// Whether a tensor among them keeps its graph.
+    keeps_graph: bool,
 }
 
 #[derive(Debug)]
@@ -67,7 +81,7 @@ struct Series {
     last: (u64, u64),
     rises: u32,
     has_shrunk: bool,
-    item: Option<(u64, String)>,
+    item: Option<Item>,
 }
 
 impl Series {
@@ -124,14 +138,20 @@ impl Containers {
                 first_length: series.first.1,
                 last_ns: series.last.0,
                 last_length: series.last.1,
-                item_class: series.item.clone().unwrap_or_default().1,
-                item_bytes: series.item.as_ref().map(|item| item.0),
+                item_class: series.item.clone().unwrap_or_default().class,
+                item_bytes: series.item.as_ref().map(|item| item.bytes),
+                item_device_bytes: series.item.as_ref().map(|item| item.device_bytes),
+                items_keep_graphs: series.item.as_ref().is_some_and(|item| item.keeps_graph),
             })
             .collect();
         let added = |each: &GrowingContainer| {
-            (each.last_length - each.first_length).saturating_mul(each.item_bytes.unwrap_or(0))
+            let bytes = [each.item_bytes, each.item_device_bytes].map(Option::unwrap_or_default);
+            let bytes = bytes[0].saturating_add(bytes[1]);
+            (each.last_length - each.first_length).saturating_mul(bytes)
         };
-        growing.sort_by(|a, b| (added(b), &a.name).cmp(&(added(a), &b.name)));
+        // The bytes of graphs are not known.
+        let order = |each: &GrowingContainer| (each.items_keep_graphs, added(each));
+        growing.sort_by(|a, b| (order(b), &a.name).cmp(&(order(a), &b.name)));
         growing.truncate(MOST);
         growing
     }
@@ -192,9 +212,8 @@ pub fn read_containers(
     reading
 }
 
-/// Mean bytes of the last items of a container, with the storages of their tensors, each once; and
-/// the class of the last.
-fn item_of(container: u64, objects: &mut Objects<'_>) -> Option<(u64, String)> {
+/// What the last items of a container are.
+fn item_of(container: u64, objects: &mut Objects<'_>) -> Option<Item> {
     let items = objects.last_items(container, MEASURED);
     let class = objects.class_name(*items.last()?);
     let (mut seen, mut tensors) = (FxHashSet::default(), Vec::new());
@@ -207,10 +226,16 @@ fn item_of(container: u64, objects: &mut Objects<'_>) -> Option<(u64, String)> {
         bytes = bytes.saturating_add(objects.basic_size(object).max(HEAD_BYTES));
         match objects.class(object) {
             Class::Tensor => tensors.push(object),
+            Class::Array => {
+                let layout = &objects.interpreter.layout.objects;
+                let (own, base) = array(layout, object, objects.memory);
+                bytes = bytes.saturating_add(own);
+                open.push(base);
+            }
             // What these lead to was there before the item was.
             Class::Module | Class::Optimizer => {}
             class @ (Class::Cell | Class::Method) => open.push(objects.inner(object, class)),
-            Class::List | Class::Tuple => {
+            Class::List | Class::Tuple | Class::Set | Class::Deque => {
                 let items = objects.items(object, MAX_MEASURED_OBJECTS);
                 let items = items.unwrap_or_default();
                 bytes = bytes.saturating_add(8 * items.len() as u64);
@@ -235,15 +260,27 @@ fn item_of(container: u64, objects: &mut Objects<'_>) -> Option<(u64, String)> {
         open.retain(|&object| object != 0);
     }
     let growth = objects.interpreter.layout.objects.growth;
-    let facts = read_tensors(&tensors, growth, false, objects.memory.live());
-    let storages: FxHashMap<u64, u64> = facts
+    let memory = objects.memory.live();
+    let facts = read_tensors(&tensors, growth, false, memory);
+    let storages: FxHashMap<u64, (u64, bool)> = facts
         .iter()
         .filter_map(|facts| facts.own.ok())
-        .filter(|extent| extent.device.0 == CPU)
-        .map(|extent| (extent.storage, extent.storage_bytes))
+        .map(|extent| {
+            let on_host = extent.device.0 == CPU;
+            (extent.storage, (extent.storage_bytes, on_host))
+        })
         .collect();
-    bytes = bytes.saturating_add(storages.values().sum());
-    Some((bytes / items.len() as u64, class))
+    let count = items.len() as u64;
+    let sum = |on_host: bool| {
+        let of = storages.values().filter(|(_, host)| *host == on_host);
+        of.map(|(bytes, _)| *bytes).fold(0, u64::saturating_add)
+    };
+    Some(Item {
+        class,
+        bytes: bytes.saturating_add(sum(true)) / count,
+        device_bytes: sum(false) / count,
+        keeps_graph: any_keeps_graph(&tensors, growth, memory),
+    })
 }
 
 /// `DeviceType::CPU`. Source: torch/headeronly/core/DeviceType.h.
@@ -253,7 +290,7 @@ const CPU: u8 = 0;
 mod tests {
     use super::*;
 
-    fn reading(lengths: &[(&str, u64)], item: Option<(u64, &str)>) -> Reading {
+    fn reading(lengths: &[(&str, u64)], bytes: u64) -> Reading {
         let found = |&(name, length): &(&str, u64)| Found {
             key: Key {
                 name: name.to_owned(),
@@ -265,10 +302,15 @@ mod tests {
         };
         Reading {
             found: lengths.iter().map(found).collect(),
-            items: item
-                .map(|(bytes, class)| (0, (bytes, class.to_owned())))
-                .into_iter()
-                .collect(),
+            items: [(
+                0,
+                Item {
+                    bytes,
+                    ..Item::default()
+                },
+            )]
+            .into_iter()
+            .collect(),
         }
     }
 
@@ -282,13 +324,13 @@ mod tests {
             [("kept", 40), ("queue", 60), ("fixed", 100), ("once", 40)],
         ];
         for (at, lengths) in (0..).zip(&lengths) {
-            containers.add(reading(lengths, Some((1000, "Tensor"))), at * 1_000_000_000);
+            containers.add(reading(lengths, 1000), at * 1_000_000_000);
         }
         let growing = containers.growing();
         assert_eq!(growing.len(), 1, "{growing:?}");
         assert_eq!(growing[0].name, "kept");
         assert_eq!((growing[0].first_length, growing[0].last_length), (10, 40));
         assert!((growing[0].items_per_s() - 10.0).abs() < 1e-9);
-        assert!((growing[0].bytes_per_s() - 10_000.0).abs() < 1e-6);
+        assert!((growing[0].bytes_per_s(false) - 10_000.0).abs() < 1e-6);
     }
 }

@@ -6,6 +6,7 @@
 //! for the first tensor that covers it (`extents`). Nothing is stopped: a tensor that changes
 //! meanwhile is read again, and one that cannot be read is counted as such, never estimated.
 
+mod arrays;
 mod containers;
 mod extents;
 mod objects;

@@ -1,8 +1,10 @@
 //! Python objects of one process, read for one answer: classes, attributes and items, within limits
 //! of number and time.
 
+use super::arrays::ARRAY;
 use super::pages::Pages;
 use crate::memory::Memory;
+use crate::python::collections::{deque_length, last_of_deque, set_items, set_length};
 use crate::python::dicts::{Entry, InstanceDict, TypeFacts, read_entries, read_table, read_type};
 use crate::python::discover::Interpreter;
 use crate::python::layout::objects::{CELL_CONTENTS, DICT_USED, LENGTH, LIST_ITEMS};
@@ -53,8 +55,12 @@ pub(super) enum Class {
     Module,
     Optimizer,
     Tensor,
+    /// Of NumPy.
+    Array,
     List,
     Tuple,
+    Set,
+    Deque,
     Dict,
     Cell,
     Method,
@@ -178,7 +184,7 @@ impl<'a> Objects<'a> {
         read_entries(layout, &table, most, self.memory)
     }
 
-    /// The first `most` items of a list or a tuple.
+    /// The first `most` items of a list or a tuple, some of a set, the last of a deque.
     pub(super) fn items(&mut self, object: u64, most: usize) -> Result<Vec<u64>, ObjectError> {
         if !self.may_open() {
             return Ok(Vec::new());
@@ -190,6 +196,8 @@ impl<'a> Objects<'a> {
                 self.memory.read_u64(place)?
             }
             Class::Tuple => object.wrapping_add(layout.tuple_items.into()),
+            Class::Set => return set_items(layout, object, most, self.memory),
+            Class::Deque => return last_of_deque(layout, object, most, self.memory),
             _ => return Err(ObjectError::Invalid),
         };
         let length = self
@@ -206,15 +214,19 @@ impl<'a> Objects<'a> {
             .collect())
     }
 
-    /// Number of items of a list or of entries of a dictionary.
+    /// Number of items of a list, a set or a deque without a limit, or of entries of a dictionary.
     pub(super) fn length(&mut self, object: u64) -> Option<u64> {
+        let layout = &self.interpreter.layout.objects;
         let field = match self.class(object) {
             Class::List => LENGTH,
             Class::Dict => DICT_USED,
+            Class::Deque => return deque_length(layout, object, self.memory),
+            Class::Set => return set_length(layout, object, self.memory).ok(),
             _ => return None,
         };
-        let place = object.wrapping_add(self.interpreter.layout.objects.at(field));
-        self.memory.read_u64(place).ok()
+        self.memory
+            .read_u64(object.wrapping_add(layout.at(field)))
+            .ok()
     }
 
     /// Length of a `str`, `bytes` or `bytearray`.
@@ -223,7 +235,7 @@ impl<'a> Objects<'a> {
         self.memory.read_u64(place).unwrap_or(0).min(MAX_TEXT)
     }
 
-    /// The last `most` items of a list, or values of a dictionary.
+    /// The last `most` items of a list or a deque, or values of a dictionary; some of a set.
     pub(super) fn last_items(&mut self, object: u64, most: usize) -> Vec<u64> {
         let mut items = match self.class(object) {
             Class::List => self.items(object, MAX_ENTRIES).unwrap_or_default(),
@@ -231,6 +243,7 @@ impl<'a> Objects<'a> {
                 let entries = self.entries(object, MAX_ENTRIES).unwrap_or_default();
                 entries.iter().map(|entry| entry.value).collect()
             }
+            Class::Set | Class::Deque => self.items(object, most).unwrap_or_default(),
             _ => Vec::new(),
         };
         items.split_off(items.len().saturating_sub(most))
@@ -265,6 +278,8 @@ fn class_of(facts: &TypeFacts, memory: &dyn Memory) -> Class {
     let has_base = |name: &str| facts.has_base(name, memory).unwrap_or(false);
     match facts.name.as_str() {
         "list" => Class::List,
+        "set" => Class::Set,
+        "deque" => Class::Deque,
         "tuple" => Class::Tuple,
         "cell" => Class::Cell,
         "method" => Class::Method,
@@ -273,6 +288,7 @@ fn class_of(facts: &TypeFacts, memory: &dyn Memory) -> Class {
         _ if has_base(BASE) => Class::Module,
         _ if has_base(OPTIMIZER) => Class::Optimizer,
         _ if has_base(TENSOR) => Class::Tensor,
+        _ if has_base(ARRAY) => Class::Array,
         _ if facts.has_attributes() => Class::Instance,
         _ => Class::Other,
     }

@@ -111,7 +111,8 @@ pub(super) fn expand(
     let Reached { object, name, .. } = reached;
     let object = *object;
     match class {
-        Class::Tensor | Class::Other => {}
+        // What is at a place of a set or a deque is another object later.
+        Class::Tensor | Class::Array | Class::Set | Class::Deque | Class::Other => {}
         Class::Cell | Class::Method => {
             next.push(reached.to(objects.inner(object, class), name.clone()));
         }

@@ -24,8 +24,8 @@ const BATCH: usize = 4096;
 const HEAD: usize = 184;
 /// Bytes of a `StorageImpl`, of the larger layout.
 const STORAGE: usize = 64;
-/// Bytes of an `AutogradMeta`: up to and including `grad_`.
-const AUTOGRAD: usize = 48;
+/// Bytes of an `AutogradMeta`: up to and including `grad_fn_`.
+const AUTOGRAD: usize = 56;
 /// More references than a tensor or a storage ever has.
 const MAX_REFERENCES: u32 = 1 << 24;
 /// Sizes from here on are not plausible, bytes or elements.
@@ -130,6 +130,17 @@ pub(super) fn read_tensors(
         facts.extend(now);
     }
     facts
+}
+
+/// Whether one of these tensors has the function that computed it: then it keeps the graph of what
+/// led to it, with the tensors that this saved for backward.
+pub(super) fn any_keeps_graph(objects: &[u64], growth: u32, memory: &dyn Memory) -> bool {
+    let autograd = autograd_of(&heads(objects, growth, memory));
+    let fields = read_those::<AUTOGRAD>(&autograd, memory);
+    let mut both = autograd.iter().zip(fields);
+    both.any(|(&address, fields)| {
+        fields.is_ok_and(|fields| autograd_pointer(address, &fields, FUNCTION_FIELD) != 0)
+    })
 }
 
 /// The head of a `TensorImpl` whose layout is known.
@@ -314,16 +325,25 @@ fn extents(heads: &[Option<Head>], memory: &dyn Memory) -> Vec<Result<Extent, Un
     .collect()
 }
 
-/// The gradients of tensors.
-fn gradients(heads: &[Option<Head>], memory: &dyn Memory) -> Vec<Option<Gradient>> {
+/// The addresses of the `AutogradMeta`s of tensors; 0 where there is none.
+fn autograd_of(heads: &[Option<Head>]) -> Vec<u64> {
     let field =
         |head: &Option<Head>| head.map_or(0, |head| head.word(autograd_field(&head.layout)));
-    let autograd: Vec<u64> = heads.iter().map(field).collect();
+    heads.iter().map(field).collect()
+}
+
+/// The gradients of tensors.
+fn gradients(heads: &[Option<Head>], memory: &dyn Memory) -> Vec<Option<Gradient>> {
+    let autograd = autograd_of(heads);
     let fields = read_those::<AUTOGRAD>(&autograd, memory);
     let pointers: Vec<u64> = autograd
         .iter()
         .zip(fields)
-        .map(|(&address, fields)| fields.map_or(0, |fields| gradient_pointer(address, &fields)))
+        .map(|(&address, fields)| {
+            fields.map_or(0, |fields| {
+                autograd_pointer(address, &fields, GRADIENT_FIELD)
+            })
+        })
         .collect();
     let bytes = read_those::<HEAD>(&pointers, memory);
     let mut unread = Vec::with_capacity(heads.len());
@@ -389,16 +409,21 @@ fn state_of(head: &Head, gradient: &Head) -> State {
     }
 }
 
-/// `grad_` of the `AutogradMeta` at `address`; 0 if it is no pointer.
-fn gradient_pointer(address: u64, fields: &[u8; AUTOGRAD]) -> u64 {
+/// `grad_` of an `AutogradMeta`, and the first word of `grad_fn_`, which follows it, in bytes from
+/// the former.
+const GRADIENT_FIELD: u32 = 0;
+const FUNCTION_FIELD: u32 = 8;
+
+/// The pointer at a field of the `AutogradMeta` at `address`; 0 if it is none.
+fn autograd_pointer(address: u64, fields: &[u8; AUTOGRAD], field: u32) -> u64 {
     // A short name is stored within its string, which begins with a pointer to it.
     let is_new = u64_at(fields, 8) == address.wrapping_add(24);
-    let field = if is_new {
+    let gradient = if is_new {
         GRADIENT
     } else {
         GRADIENT_OLD_STRING
     };
-    let word = u64_at(fields, field);
+    let word = u64_at(fields, gradient + field);
     if is_pointer(word) { word } else { 0 }
 }
 
