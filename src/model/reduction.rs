@@ -60,9 +60,6 @@ pub struct SyncEnd {
     /// When its last sleep in it ended, by what it ran and waited for a CPU since; `None` if it was
     /// not found asleep in it.
     pub woke_ns: Option<u64>,
-    /// For how long the thread had no CPU between the two polls around the end, at most: then it
-    /// may have been in it for longer than it had to wait.
-    pub queue_ns: u64,
 }
 
 /// A line of code, by name.

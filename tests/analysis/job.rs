@@ -142,7 +142,6 @@ impl Simulated {
                     end_ns: clock(last + TICK_S),
                     ticks: polls.len() as u32,
                     woke_ns: woke,
-                    queue_ns: 0,
                 });
             }
             match bins
@@ -333,6 +332,45 @@ fn the_step_since_which_a_rank_is_slow_is_found() {
     assert!(step(since.change.low) <= 425 && 425 <= step(since.change.high) + 8);
     assert!((found.per_step_s - 0.02).abs() < 0.003, "{found:?}");
     insta::assert_snapshot!(render_job(&job, false));
+}
+
+/// With NCCL, the idle time of its device shows that the others wait for it: utilization is of all
+/// steps.
+#[test]
+fn with_nccl_a_rank_that_is_slow_for_a_part_is_named_by_its_devices_idle_time() {
+    let simulated = Simulated {
+        slow: Some((3, 0.02, 424)),
+        ..Simulated::default()
+    };
+    let job = simulated.job();
+    let (_, found) = job.stragglers().next().unwrap();
+    let idles = found.less.value * found.slow_part;
+    let with_nccl = |others: Option<f64>, own: f64| {
+        let mut reductions = simulated.reductions();
+        for (at, reduction) in reductions.iter_mut().enumerate() {
+            let rank = &mut reduction.ranks[0];
+            rank.nccl = true;
+            rank.utilization = if at == 3 { Some(own) } else { others };
+        }
+        answers(reductions, None)
+    };
+    let job = with_nccl(Some(0.9), 0.9 - idles);
+    assert_eq!(late_ranks(&job), [3]);
+    // It hardly waits, and it is not known how busy their devices are.
+    assert_eq!(late_ranks(&with_nccl(None, 0.9)), [3]);
+    // Its device is as busy as theirs.
+    {
+        let job = with_nccl(Some(0.9), 0.9);
+        assert_eq!(late_ranks(&job), [0; 0]);
+        assert_eq!(job.groups[0].1.hidden, 1);
+        let text = render_job(&job, false);
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
+            text.contains("1 rank waits less than the others, but it is not seen"),
+            "{text}"
+        );
+        assert!(!text.contains("about as long as the others"), "{text}");
+    }
 }
 
 #[test]
@@ -627,19 +665,42 @@ fn steps_are_matched_by_what_counts_them_on_all_ranks() {
     );
 }
 
+/// With NCCL: it has still to launch what follows, and waits for that, too.
 #[test]
-fn ends_that_a_rank_without_a_cpu_saw_late_do_not_move_its_clock() {
+fn a_rank_that_arrives_last_and_waits_later_does_not_move_its_hosts_clock() {
     let simulated = Simulated::default();
     let mut reductions = simulated.reductions();
-    for reduction in &mut reductions[simulated.ranks_per_host as usize..] {
-        for end in reduction.ranks[0].sync_ends.iter_mut().step_by(3) {
-            end.queue_ns = (TICK_S * 1e9) as u64;
-            end.end_ns += end.queue_ns;
-        }
+    let late = &mut reductions[simulated.ranks_per_host as usize].ranks[0];
+    for end in &mut late.sync_ends {
+        end.end_ns += (1.5 * TICK_S * 1e9) as u64;
     }
+    let mut number = 0;
+    late.sync_ends.retain(|_| {
+        number += 1;
+        number % 3 == 0
+    });
     let job = answers(reductions, None);
     let (error_ms, _) = clock_error_ms(&job, 1, &simulated);
     assert!(error_ms < 1.0, "{error_ms} ms");
+}
+
+/// A step of one rank was counted twice.
+#[test]
+fn steps_of_a_rank_that_are_numbered_too_high_from_the_middle_on_are_matched_by_time() {
+    let simulated = Simulated::default();
+    let mut reductions = simulated.reductions();
+    let one = &mut reductions[simulated.ranks_per_host as usize].ranks[0];
+    for end in &mut one.sync_ends {
+        end.step += u64::from(end.step > simulated.steps / 2);
+    }
+    // It is not the rank by whose numbers the host counts: that has the most.
+    one.sync_ends.truncate(simulated.steps as usize * 9 / 10);
+    let job = answers(reductions, None);
+    let (error_ms, stated_ms) = clock_error_ms(&job, 1, &simulated);
+    assert!(
+        error_ms < 1.0 && stated_ms < 5.0,
+        "{error_ms} ms, {stated_ms}"
+    );
 }
 
 #[test]

@@ -243,14 +243,11 @@ fn sync_ends(
             let end_ns = sample.start_ns.saturating_add(sample.weight_ns);
             let next = own.get(at + 1);
             let woke_ns = next.and_then(|next| woke_ns(sample, next));
-            let after_ns = next.map_or(0, |next| next.queue_ns);
-            let queue_ns = sample.queue_ns.saturating_add(after_ns);
             match &mut last {
                 Some(end) if end.end_ns == sample.start_ns => {
                     end.end_ns = end_ns;
                     end.ticks = end.ticks.saturating_add(sample.ticks);
                     end.woke_ns = woke_ns.or(end.woke_ns);
-                    end.queue_ns = queue_ns;
                 }
                 last => {
                     *last = Some(SyncEnd {
@@ -259,7 +256,6 @@ fn sync_ends(
                         end_ns,
                         ticks: sample.ticks,
                         woke_ns,
-                        queue_ns,
                     });
                 }
             }

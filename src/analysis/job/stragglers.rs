@@ -107,6 +107,12 @@ pub struct Compared {
     pub stragglers: Vec<Straggler>,
     /// Ranks that may be late.
     pub unsure: Vec<Unsure>,
+    /// Number of ranks that wait clearly less, and of which it is not seen that the others wait for
+    /// them: their devices are as busy as the others', or of unknown utilization, or they seem to
+    /// launch kernels all that time.
+    pub hidden: usize,
+    /// Ranks wait less than others, and these are too many, or it is now one and now another.
+    pub is_uneven: bool,
     /// Mean length of a step, s.
     pub step_s: Option<f64>,
     /// The same if the slowest rank were as fast as the median: `step_s` less what it costs.
@@ -146,8 +152,10 @@ pub fn compare(ranks: &[Rank], group: &[usize]) -> Compared {
     let mut stragglers: Vec<Straggler> = Vec::new();
     for member in 0..together.len() {
         match straggler(ranks, &together, &series, member) {
-            Some(Ok(found)) => stragglers.push(found),
-            Some(Err(unsure)) => found.unsure.push(unsure),
+            Some(Ok(late)) => stragglers.push(late),
+            Some(Err(Doubt::Unsure(unsure))) => found.unsure.push(unsure),
+            Some(Err(Doubt::Hidden)) => found.hidden += 1,
+            Some(Err(Doubt::Uneven)) => found.is_uneven = true,
             None => {}
         }
     }
@@ -164,6 +172,7 @@ pub fn compare(ranks: &[Rank], group: &[usize]) -> Compared {
     // Of two ranks each may have a part of the run in which it does.
     if 2 * stragglers.len() > together.len() {
         stragglers.clear();
+        found.is_uneven = true;
     }
     let most = stragglers.first().map_or(0.0, cost);
     found.ideal_step_s = Some(middle_s * (1.0 - most));
@@ -241,12 +250,22 @@ impl Series {
     }
 }
 
+/// Why a rank that waits less than the others is not named.
+enum Doubt {
+    Unsure(Unsure),
+    /// See [`Compared::hidden`].
+    Hidden,
+    /// See [`Compared::is_uneven`].
+    Uneven,
+}
+
+/// `None`: it waits as the others do, or cannot be compared.
 fn straggler(
     ranks: &[Rank],
     members: &[usize],
     series: &Series,
     member: usize,
-) -> Option<Result<Straggler, Unsure>> {
+) -> Option<Result<Straggler, Doubt>> {
     let at = *members.get(member)?;
     let rank = ranks.get(at)?;
     let own = series.waits.get(member)?;
@@ -263,7 +282,8 @@ fn straggler(
         // In most bins it waits as the others do, and in a few long ones less. A busy device hides
         // what its host does.
         let unsure = less_on_average(ranks, members, at, false);
-        return unsure.filter(|_| !rank.facts.nccl).map(Err);
+        let unsure = unsure.filter(|_| !rank.facts.nccl);
+        return unsure.map(|unsure| Err(Doubt::Unsure(unsure)));
     }
     let (slow, changes) = slow_part(&less);
     let is_slow = |bin: u64| {
@@ -285,38 +305,41 @@ fn straggler(
     // A rank whose script never asks for a result waits where the launch queue is full, and seems
     // to launch.
     let surely = others_launch.minus(&own_launches).low > 0.0;
-    if less_share.value < NOTABLE || !surely {
-        return None;
+    if less_share.value < NOTABLE {
+        return Some(Err(Doubt::Uneven));
+    }
+    if !surely {
+        return Some(Err(Doubt::Hidden));
     }
     if less_share.low < SURE * less_share.value {
-        return Some(Err(Unsure {
+        return Some(Err(Doubt::Unsure(Unsure {
             rank: at,
             waits,
             others_waits,
             is_out_of_step: false,
-        }));
+        })));
     }
-    let busy = median(
-        members
-            .iter()
-            .filter(|&&each| each != at)
-            .filter_map(|&each| ranks.get(each)?.facts.utilization),
-    );
-    let device_idles = rank.facts.utilization.map(|own| busy - own);
+    let others = members.iter().filter(|&&each| each != at);
+    let busy: Vec<f64> = others
+        .filter_map(|&each| ranks.get(each)?.facts.utilization)
+        .collect();
+    let own_busy = rank.facts.utilization.filter(|_| !busy.is_empty());
+    let device_idles = own_busy.map(|own| median(busy.into_iter()) - own);
+    let slow_part = slow_s / rank.seconds().max(1e-9);
     let is_late = match (rank.facts.nccl, device_idles) {
         (false, _) => true,
-        (true, Some(idles)) => idles >= IDLE * less_share.value,
+        // Utilization is of all steps.
+        (true, Some(idles)) => idles >= IDLE * less_share.value * slow_part,
         (true, None) => waits.value <= HARDLY,
     };
     if !is_late {
-        return None;
+        return Some(Err(Doubt::Hidden));
     }
     let last_in = |index: &&u64| {
         let least = series.least.get(*index).copied().unwrap_or(0.0);
         is_slow(**index) && share(index) <= least
     };
     let without_cpu = |rank: &Rank| rank.share(is_slow, |times| times.of(Class::CpuWait)).value;
-    let slow_part = slow_s / rank.seconds().max(1e-9);
     Some(Ok(Straggler {
         rank: at,
         without_cpu: without_cpu(rank) - without_cpu(other),

@@ -18,7 +18,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 /// Version of the columns and the metadata: another one is not read.
-const VERSION: u32 = 10;
+const VERSION: u32 = 11;
 const HEAD: &str = "torchspy.reduction";
 const SOURCE: &str = "torchspy.source";
 /// CRC-32 of the file in which it is [`NO_CHECKSUM`].

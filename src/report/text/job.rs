@@ -181,9 +181,21 @@ pub(crate) fn not_late(job: &Job, found: &Compared) -> Vec<String> {
             let step = found.step_s.map_or(String::new(), |step| {
                 format!("; a step takes {} ms", milliseconds(step * 1e3))
             });
-            let why = match found.unsure.is_empty() {
-                true => ": each waits about as long as the others, or within 5 % of a step",
-                false => "",
+            let why = match (found.unsure.is_empty(), found.hidden, found.is_uneven) {
+                (false, ..) => String::new(),
+                (true, 0, false) => {
+                    ": each waits about as long as the others, or within 5 % of a step".to_owned()
+                }
+                (true, 0, true) => {
+                    ": too many wait less than the others, or now one and now another: work is shared unevenly".to_owned()
+                }
+                (true, hidden, _) => format!(
+                    ": {} less than the others, but it is not seen that these wait for it: a busy device, or one of unknown utilization, hides what its host does",
+                    match hidden {
+                        1 => "1 rank waits".to_owned(),
+                        _ => format!("{hidden} ranks each wait"),
+                    }
+                ),
             };
             Some(format!("none of {compared} ranks clearly{why}{step}"))
         }
@@ -374,9 +386,11 @@ fn rank_table(out: &mut String, job: &Job, most: usize) {
         values.sort_by(f64::total_cmp);
         values.get(values.len() / 2).copied().unwrap_or(0.0)
     };
+    let mut step_ms: Vec<f64> = others.iter().filter_map(|row| row.step_ms).collect();
+    step_ms.sort_by(f64::total_cmp);
     let median = RankRow {
         rank: None,
-        step_ms: Some(middle(|row| row.step_ms.unwrap_or(0.0))),
+        step_ms: step_ms.get(step_ms.len() / 2).copied(),
         computation: middle(|row| row.computation),
         communication_call: middle(|row| row.communication_call),
         communication_wait: middle(|row| row.communication_wait),
@@ -390,8 +404,13 @@ fn rank_table(out: &mut String, job: &Job, most: usize) {
             .map_or_else(|| rows[0].clone(), |&row| row.clone())
     };
     table.row(out, &median);
+    let left_out = late.len().saturating_sub(most / 2);
+    let left_out = match left_out {
+        0 => String::new(),
+        more => format!("{more} more arrive last; "),
+    };
     let text = format!(
-        "the last line has the medians of the other {}; --full lists all ranks",
+        "{left_out}the last line has the medians of the other {}; --full lists all ranks",
         counted(others.len() as u64, "rank")
     );
     sentence(out, "  ", &text);
@@ -410,11 +429,17 @@ fn clock_lines(out: &mut String, job: &Job) {
     if rows.len() > MOST {
         let errors = rows.iter().filter_map(|row| row.error_ms);
         let aligned = errors.clone().count();
+        let precision = match aligned {
+            0 => String::new(),
+            _ => format!(
+                ", to {} ms or better",
+                milliseconds(errors.fold(0.0, f64::max))
+            ),
+        };
         let text = format!(
-            "… {} more; {aligned} of {} aligned, to {} ms or better",
+            "… {} more; {aligned} of {} aligned{precision}",
             rows.len() - MOST,
             rows.len() - 1,
-            milliseconds(errors.fold(0.0, f64::max))
         );
         sentence(out, "  ", &text);
     }
