@@ -103,6 +103,9 @@ pub struct QualitySummary {
     pub python_later: u64,
     /// Samples that the kernel was asked for and did not take in time: the thread had left its CPU.
     pub samples_missed: u64,
+    /// Samples that the kernel could not be asked for: it did not let torchspy sample the thread,
+    /// or had nothing left for another event.
+    pub samples_refused: u64,
     /// Stops that took longer than 2 ms; the thread was read after the other threads.
     pub stop_timeouts: u64,
     /// System calls that may have been ended early by a stop, with EINTR or a partial transfer; an
@@ -287,6 +290,7 @@ pub fn summarize(profile: &Profile, ranks: &[(ProcessId, ThreadId)]) -> QualityS
     summary.skipped_for_turn = quality.skipped_for_turn;
     summary.python_later = quality.python_later;
     summary.samples_missed = quality.samples_missed;
+    summary.samples_refused = quality.samples_refused;
     summary.calls_cut_short = quality.calls_cut_short;
     summary.calls_left_running = quality.calls_left_running;
     summary.privileges_lost = quality.privileges_lost;

@@ -919,9 +919,9 @@ pub(crate) struct WatchArguments {
 /// The machines of a job, and how they are asked.
 #[derive(Debug, Args)]
 pub(crate) struct MachineArguments {
-    /// Only trainers of this job: a Slurm job's id, or torchrun's --rdzv-id. Without --hosts and
-    /// --all-trainers, on all nodes of that Slurm job. A folder of recordings stands for their
-    /// machines
+    /// Only trainers of this job: a Slurm job's id, or torchrun's --rdzv-id. Without --hosts, on
+    /// all nodes of that Slurm job, unless all trainers of this machine are asked for. A folder of
+    /// recordings stands for their machines
     #[arg(long, value_name = "ID|DIR")]
     pub(crate) job: Option<String>,
     /// All trainers on these machines, asked at the same time; or @FILE with their names
@@ -1076,7 +1076,7 @@ pub(crate) enum ChildrenName {
 /// How running threads are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EngineName {
-    /// perf where the kernel allows it in full, else ptrace
+    /// perf where the kernel allows it in full, and as long as it has room for it; else ptrace
     Auto,
     /// Each is stopped for some 60 us
     Ptrace,

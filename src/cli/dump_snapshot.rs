@@ -111,6 +111,7 @@ pub(super) fn take_one(plan: &LookPlan) -> Result<(Dump, Option<SessionError>), 
             pid,
             "only what the kernel shows: its memory does not answer",
         ));
+        dump.silent.push(pid);
     }
     if dump.processes.is_empty() {
         return Err(
@@ -145,7 +146,7 @@ fn roots(plan: &LookPlan) -> Result<(Vec<i32>, Vec<String>), Failure> {
     let (mut roots, mut refused, mut first) = (Vec::new(), Vec::new(), None);
     for &pid in &plan.pids {
         // The snapshot reads the first of them at its start, and fails if it may not.
-        let may_read = || match ask(move || access::try_read_memory(pid)) {
+        let may_read = || match ask(pid, move || access::try_read_memory(pid)) {
             Ok(answer) => match answer.answer() {
                 Some(Err(error)) => {
                     let detail = error.to_string();

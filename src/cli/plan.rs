@@ -33,6 +33,7 @@ use super::window;
 use crate::analysis::progress::window::StepRange;
 use crate::gpu::select::GpuChoice;
 use crate::model::region::Region;
+use crate::os::access;
 use crate::os::perf_event::{self, Scope};
 use crate::os::permissions::Remedy;
 use crate::report::flamegraph::Colours;
@@ -653,16 +654,27 @@ fn session_options(arguments: SamplingArguments, rules: &Rules) -> Result<Sessio
 pub(super) fn engine(name: EngineName) -> Result<Engine, Failure> {
     match (name, perf_event::scope()) {
         (EngineName::Ptrace, _) => Ok(Engine::Ptrace),
-        (EngineName::Auto, Ok(Scope::All)) => Ok(Engine::Perf(Scope::All)),
+        (EngineName::Auto, Ok(scope @ Scope::All)) => Ok(Engine::Perf {
+            scope,
+            or_stops: access::try_stop_own_child().is_ok(),
+        }),
         (EngineName::Auto, _) => Ok(Engine::Ptrace),
-        (EngineName::Perf, Ok(scope)) => Ok(Engine::Perf(scope)),
+        (EngineName::Perf, Ok(scope)) => Ok(Engine::Perf {
+            scope,
+            or_stops: false,
+        }),
         (EngineName::Perf, Err(error)) => Err(Failure::message(format!(
             "--engine perf: the kernel does not let torchspy open perf events: {error}"
         ))
-        .hint(format!(
-            "{}\nor with short stops: --engine ptrace",
-            hints::of_remedy(Remedy::PerfEvents)
-        ))),
+        .hint(match error.kind() {
+            std::io::ErrorKind::Unsupported => {
+                "another kernel, or with short stops: --engine ptrace".to_owned()
+            }
+            _ => format!(
+                "{}\nor with short stops: --engine ptrace",
+                hints::of_remedy(Remedy::PerfEvents)
+            ),
+        })),
     }
 }
 

@@ -141,12 +141,16 @@ pub(super) fn run_info(
     {
         notes.push(format!("torchspy's own cgroup quota {cpus:.1} CPUs"));
     }
-    if let Engine::Perf(scope) = options.engine {
+    if let Engine::Perf { scope, or_stops } = options.engine {
         notes.push(format!(
-            "no stops: the kernel samples running threads{} (perf events)",
+            "the kernel samples running threads{} (perf events): {}",
             match scope {
                 Scope::All => "",
                 Scope::UserCode => ", outside of the kernel only",
+            },
+            match or_stops {
+                true => "no stops, unless it has nothing left for that",
+                false => "no stops",
             }
         ));
     }

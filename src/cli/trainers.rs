@@ -106,7 +106,7 @@ fn maps_contain(pid: i32, names: &[&str]) -> bool {
         let _ = maps.and_then(|file| file.take(MAX_MAPS).read_to_end(&mut text));
         text
     };
-    let answer = crate::os::own_thread::ask(read).ok();
+    let answer = crate::os::own_thread::ask(pid, read).ok();
     let text = answer.and_then(|asked| asked.answer()).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     names.iter().any(|name| text.contains(name))

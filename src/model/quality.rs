@@ -134,6 +134,10 @@ pub struct Quality {
     /// CPU, or was in the kernel where that may not be sampled.
     #[serde(skip)]
     pub samples_missed: u64,
+    /// Samples that the kernel could not be asked for: it does not let torchspy sample the thread,
+    /// or has nothing left for another event.
+    #[serde(skip)]
+    pub samples_refused: u64,
     pub own_cpu_ns: u64,
     pub own_queue_ns: u64,
     /// Seconds by which the target's cgroup was throttled, ns; 0 where it has no quota.
@@ -152,5 +156,6 @@ impl Quality {
         add!(ticks late_ticks missed_ticks target_run_ns own_cpu_ns own_queue_ns throttled_ns);
         add!(skipped_for_budget stop_timeouts torn_retries skipped_for_late_stop skipped_for_turn);
         add!(calls_cut_short calls_left_running privileges_lost python_later samples_missed);
+        add!(samples_refused);
     }
 }

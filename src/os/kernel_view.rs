@@ -6,11 +6,14 @@
 //! fs/proc/task_mmu.c). The files read here take no such lock: `comm`, `stat`, `syscall`, `wchan`,
 //! `stack` (fs/proc/base.c).
 
+use super::own_thread::{abandon, is_silent};
 use super::process_info::{read_stat, read_text};
 use super::threads::{TaskDirectory, ThreadFiles, Whereabouts, living_task};
 use crate::model::sample::ThreadState;
 use std::fs::File;
 use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -52,9 +55,12 @@ fn without_answer_from(
     ask: impl Fn(i32) + Clone + Send + 'static,
 ) -> Vec<i32> {
     let (sender, answers) = channel();
-    let mut silent: Vec<i32> = Vec::new();
-    for &pid in pids {
+    let (known, others): (Vec<i32>, Vec<i32>) = pids.iter().partition(|pid| is_silent(**pid));
+    let mut silent: Vec<(i32, Arc<AtomicBool>)> = Vec::new();
+    for pid in others {
         let (sender, ask) = (sender.clone(), ask.clone());
+        let over = Arc::new(AtomicBool::new(false));
+        let own = Arc::clone(&over);
         let asking = std::thread::Builder::new()
             .name("torchspy-ask".to_owned())
             // A large job has thousands of processes.
@@ -63,20 +69,25 @@ fn without_answer_from(
                 ask(pid);
                 // The receiver is gone if it took too long.
                 let _ = sender.send(pid);
+                own.store(true, Ordering::Release);
             });
         if asking.is_ok() {
-            silent.push(pid);
+            silent.push((pid, over));
         }
     }
     let deadline = Instant::now() + patience;
     while !silent.is_empty() {
         let left = deadline.saturating_duration_since(Instant::now());
         match answers.recv_timeout(left) {
-            Ok(pid) => silent.retain(|&each| each != pid),
+            Ok(pid) => silent.retain(|(each, _)| *each != pid),
             Err(_) => break,
         }
     }
-    silent
+    let new = silent.into_iter().map(|(pid, over)| {
+        abandon(pid, over);
+        pid
+    });
+    known.into_iter().chain(new).collect()
 }
 
 /// A process that has ended and whose parent has not waited for it.
@@ -170,13 +181,13 @@ mod tests {
     fn a_process_that_never_answers_is_found_in_time() {
         let (hold, held) = channel::<()>();
         let held = std::sync::Arc::new(std::sync::Mutex::new(held));
-        let asked = without_answer_from(&[1, 2, 3], Duration::from_millis(200), move |pid| {
-            if pid == 2 {
+        let asked = without_answer_from(&[-11, -12, -13], Duration::from_millis(200), move |pid| {
+            if pid == -12 {
                 let held = held.lock().expect("not poisoned");
                 let _ = held.recv();
             }
         });
-        assert_eq!(asked, [2]);
+        assert_eq!(asked, [-12]);
         drop(hold);
     }
 

@@ -7,10 +7,13 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::thread::Builder;
 use std::time::Duration;
 
 /// Above this number of new pids, listing all processes is cheaper than checking each.
 const MAX_NEW: u64 = 64;
+/// Pids that others may have been given since a thread of ours started.
+const MAX_NEWER: u64 = 1000;
 /// A pid is allocated before its process appears in /proc, and the parent may lose its CPU in
 /// between. A missing pid is checked again after this time, then each time the wait has doubled,
 /// until it is given up.
@@ -34,12 +37,26 @@ impl NewestPid {
         let count = self.0.as_ref()?.read_at(&mut buffer, 0).ok()?;
         parse_last_pid(buffer.get(..count)?)
     }
+
+    /// Whether it is of this process's pid namespace: lxcfs shows the host's, in a container that
+    /// has pids of its own. A thread that starts now has the newest one, or one a little lower.
+    fn is_own(&self) -> bool {
+        let started = Builder::new().spawn(|| nix::unistd::gettid().as_raw());
+        let started = started.ok().and_then(|thread| thread.join().ok());
+        let started = started.and_then(|tid| u64::try_from(tid).ok());
+        let newest = self.read();
+        started
+            .zip(newest)
+            .is_some_and(|(tid, newest)| (tid..=tid.saturating_add(MAX_NEWER)).contains(&newest))
+    }
 }
 
 /// The last field of `/proc/loadavg`.
 fn parse_last_pid(text: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(text).ok()?;
-    text.split_ascii_whitespace().nth(4)?.parse().ok()
+    let pid = text.split_ascii_whitespace().nth(4)?.parse().ok()?;
+    // What does not know it, as gVisor's, says 0.
+    (pid > 0).then_some(pid)
 }
 
 /// Which pids to check for new processes.
@@ -75,11 +92,12 @@ struct Awaited {
 }
 
 impl PidSeries {
-    /// For this process's /proc.
+    /// For this process's /proc. A reading that is not of its pids makes it list all of them
+    /// whenever that changes.
     pub fn new() -> Self {
         let own = std::fs::read_link("/proc/self").ok();
         let own = own.and_then(|link| link.to_str()?.parse().ok());
-        Self::with(own == Some(std::process::id()))
+        Self::with(own == Some(std::process::id()) && NewestPid::open().is_own())
     }
 
     fn with(is_comparable: bool) -> Self {
@@ -180,6 +198,7 @@ mod tests {
     fn the_newest_pid_is_the_last_field() {
         assert_eq!(parse_last_pid(b"0.20 0.18 0.12 1/80 11206\n"), Some(11206));
         assert_eq!(parse_last_pid(b"0.20 0.18\n"), None);
+        assert_eq!(parse_last_pid(b"0.00 0.00 0.00 0/0 0\n"), None);
         assert!(NewestPid::open().read().is_some());
     }
 

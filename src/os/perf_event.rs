@@ -7,6 +7,7 @@
 //! and the thread goes on. A thread that is off its CPU is sampled when it runs again.
 #![allow(unsafe_code)]
 
+use super::host::kernel_release;
 use crate::arch::{Architecture, Machine};
 use crate::model::registers::Registers;
 use nix::errno::Errno;
@@ -17,6 +18,7 @@ use perf_event_open_sys::{bindings as sys, ioctls, perf_event_open};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -49,7 +51,7 @@ pub enum Scope {
 ///
 /// # Errors
 /// The kernel's: EACCES by perf_event_paranoid or a security module, EPERM by seccomp, ENOSYS or
-/// ENOENT where the kernel lacks it.
+/// ENOENT where the kernel lacks it; [`io::ErrorKind::Unsupported`] for a kernel that would hang.
 pub fn scope() -> io::Result<Scope> {
     for scope in [Scope::All, Scope::UserCode] {
         match KernelSampler::open(0, 4096, scope) {
@@ -59,6 +61,16 @@ pub fn scope() -> io::Result<Scope> {
         }
     }
     Err(io::Error::from(Errno::EACCES))
+}
+
+/// Whether the kernel of this release hangs, the whole machine with it, when an overflow switches a
+/// task clock off: it then waits in the timer's handler for the timer (fixed by eb3182ef0405, "Fix
+/// system hang caused by cpu-clock usage", in 6.18; later 6.17.x have it, too, from a version on
+/// that is not known here). Source: async-profiler's issue 1578 and pull request 1599.
+fn hangs(release: &str) -> bool {
+    let mut numbers = release.split(['.', '-']);
+    let version = (numbers.next(), numbers.next());
+    matches!(version, (Some("6"), Some("16" | "17")))
 }
 
 /// A sample; the stack is in the buffer that was handed over for it.
@@ -86,9 +98,17 @@ impl KernelSampler {
     /// [`MAX_STACK_COPY`].
     ///
     /// # Errors
-    /// The kernel's, as for [`scope`]; EMFILE without descriptors, EPERM or ENOMEM where the
-    /// locked memory of rings is used up (perf_event_mlock_kb), ESRCH without such a thread.
+    /// The kernel's, as for [`scope`]; EMFILE without descriptors, ENOMEM without memory, also
+    /// where the locked memory of rings is used up (perf_event_mlock_kb; the kernel says EPERM),
+    /// ESRCH without such a thread.
     pub fn open(tid: i32, stack_bytes: usize, scope: Scope) -> io::Result<Self> {
+        static HANGS: LazyLock<bool> = LazyLock::new(|| hangs(&kernel_release()));
+        if *HANGS {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "Linux 6.16 and 6.17 hang where an event is switched off by its own overflow",
+            ));
+        }
         let stack_bytes = stack_bytes.clamp(64, MAX_STACK_COPY).next_multiple_of(8);
         let mut attributes = sys::perf_event_attr::default();
         attributes.size = size_of::<sys::perf_event_attr>() as u32;
@@ -222,7 +242,10 @@ impl Ring {
             Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => {
                 Ok(Self { start, page, bytes })
             }
-            _ => Err(io::Error::last_os_error()),
+            _ => Err(match io::Error::last_os_error() {
+                error if error.raw_os_error() == Some(libc::EPERM) => Errno::ENOMEM.into(),
+                error => error,
+            }),
         }
     }
 
@@ -336,6 +359,22 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
     use std::time::Instant;
+
+    #[test]
+    fn kernels_that_would_hang_are_known_by_their_release() {
+        for release in ["6.16.0", "6.17.6-300.fc43.x86_64", "6.17-rc1"] {
+            assert!(hangs(release), "{release}");
+        }
+        for release in [
+            "6.15.4-200.fc42.x86_64",
+            "6.18.1",
+            "5.16.1",
+            "6.1.0-17-amd64",
+            "",
+        ] {
+            assert!(!hangs(release), "{release}");
+        }
+    }
 
     /// Samples of a thread that computes, requested one after the other.
     #[test]

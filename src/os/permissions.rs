@@ -188,7 +188,11 @@ fn check_perf_events() -> Check {
                 "of user code only: --engine perf samples no thread while it is in the kernel";
             Check::limited(NAME, detail, remedy)
         }
-        Err(error) => Check::limited(NAME, format!("no --engine perf: {error}"), remedy),
+        Err(error) => {
+            let helps = error.kind() != io::ErrorKind::Unsupported;
+            let detail = format!("no --engine perf: {error}");
+            Check::limited(NAME, detail, remedy.filter(|_| helps))
+        }
     }
 }
 

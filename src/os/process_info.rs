@@ -185,7 +185,7 @@ pub fn read_process_info(pid: i32, redaction: Redaction) -> io::Result<ProcessIn
     let living = living_task(pid);
     let exe = std::fs::read_link(format!("/proc/{living}/exe")).unwrap_or_default();
     // Both files are read from its memory (fs/proc/base.c, get_mm_cmdline, environ_read).
-    let texts = ask(move || {
+    let texts = ask(living, move || {
         let command = read_bounded(format!("/proc/{living}/cmdline"), MAX_COMMAND_BYTES);
         let environment = read_bounded(format!("/proc/{living}/environ"), MAX_ENVIRONMENT_BYTES);
         [command, environment].map(Result::unwrap_or_default)

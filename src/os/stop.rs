@@ -39,6 +39,8 @@ pub struct Interrupting {
     /// CLOCK_MONOTONIC of the interrupt, or of the last poll that found it running: it stopped
     /// after this.
     not_before_ns: u64,
+    /// When it was asked, CLOCK_MONOTONIC.
+    asked_ns: u64,
     /// The first thread of its process.
     leader: i32,
     /// Whether torchspy started its process: the leader's exit status then belongs to the launcher.
@@ -58,6 +60,11 @@ pub enum Collected {
 }
 
 impl Interrupting {
+    /// When it was asked to stop, CLOCK_MONOTONIC, ns.
+    pub fn asked_ns(&self) -> u64 {
+        self.asked_ns
+    }
+
     /// Seizes `tid`, a thread of process `leader`, and asks it to stop.
     ///
     /// # Errors
@@ -68,9 +75,11 @@ impl Interrupting {
             Errno::ESRCH => StopError::Gone,
             _ => StopError::Refused,
         })?;
+        let now_ns = monotonic_ns();
         let interrupting = Self {
             tid,
-            not_before_ns: monotonic_ns(),
+            not_before_ns: now_ns,
+            asked_ns: now_ns,
             leader,
             is_own_child,
             not_send: PhantomData,
@@ -204,6 +213,7 @@ impl StoppedThread {
             dying: (!runs).then_some(Interrupting {
                 tid: self.tid,
                 not_before_ns: monotonic_ns(),
+                asked_ns: monotonic_ns(),
                 leader: self.leader,
                 is_own_child: self.is_own_child,
                 not_send: PhantomData,

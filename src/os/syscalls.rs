@@ -17,7 +17,8 @@ use super::access::status_field;
 use crate::arch::system_calls::Sysno;
 use crate::arch::{Architecture, Machine, SystemCall};
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 
 /// Effect of a stop on the system call that it hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -380,14 +381,13 @@ fn lacks_privileges(pid: i32) -> bool {
             && effective("Gid:").is_some_and(|gid| gid != file.gid())
 }
 
-/// Whether a descriptor of thread `tid` is one of `/dev/zero`, `full`, `random`, `urandom`
-/// (Documentation/admin-guide/devices.txt: major 1), which return as much as requested.
+/// Whether a descriptor of thread `tid` is one of `/dev/zero`, `full`, `random`, `urandom`, which
+/// return as much as requested. By the name: a look at the file itself would ask its file system,
+/// which may be a server that does not answer, while the thread is stopped.
 fn is_source_without_end(tid: i32, descriptor: u64) -> bool {
-    fs::metadata(format!("/proc/{tid}/fd/{descriptor}")).is_ok_and(|metadata| {
-        let device = metadata.rdev();
-        let (major, minor) = (nix::libc::major(device), nix::libc::minor(device));
-        metadata.file_type().is_char_device() && major == 1 && matches!(minor, 5 | 7 | 8 | 9)
-    })
+    const SOURCES: [&str; 4] = ["/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+    let link = fs::read_link(format!("/proc/{tid}/fd/{descriptor}"));
+    link.is_ok_and(|path| SOURCES.iter().any(|source| path == Path::new(source)))
 }
 
 #[cfg(test)]

@@ -89,7 +89,12 @@ pub enum Engine {
     /// Stopped for as long as it takes to read them.
     Ptrace,
     /// Sampled by the kernel while they run, on request; nothing is stopped.
-    Perf(Scope),
+    Perf {
+        /// What the kernel lets us sample.
+        scope: Scope,
+        /// Whether threads are stopped from then on if the kernel has nothing left for a sampler.
+        or_stops: bool,
+    },
 }
 
 impl SessionOptions {
@@ -221,7 +226,7 @@ impl Session {
         }
         // A timeout is not a refusal: the process may answer later.
         if !options.leave_out.contains(&root_pid)
-            && let Some(Err(error)) = ask(move || try_read_memory(root_pid))?.answer()
+            && let Some(Err(error)) = ask(root_pid, move || try_read_memory(root_pid))?.answer()
         {
             return Err(SessionError::PermissionDenied {
                 pid: root_pid,

@@ -19,6 +19,11 @@ const DEADLINE_NS: u64 = 2_000_000;
 pub(super) const NAP: Duration = Duration::from_micros(250);
 /// The same in a snapshot, which stops each thread once.
 pub(super) const SHORT_NAP: Duration = Duration::from_micros(40);
+/// Longest sleep where all outstanding stops are of threads that are blocked in the kernel: a wait
+/// for a disk or a server may last for minutes. (A stop wakes the tracer.)
+pub(super) const BLOCKED_NAP: Duration = Duration::from_millis(5);
+/// A thread that has not stopped for this long is blocked, ns: one that waits for a CPU gets it.
+const BLOCKED_NS: u64 = 20_000_000;
 
 /// CPUs that torchspy may run on.
 static CPUS: LazyLock<usize> =
@@ -37,6 +42,12 @@ pub(super) struct LateStops {
 }
 
 impl LateStops {
+    /// Whether all of them are blocked in the kernel, by the time that they have not stopped for.
+    pub(super) fn are_blocked(&self, now_ns: u64) -> bool {
+        let mut pending = self.pending.iter();
+        pending.all(|each| now_ns.saturating_sub(each.asked_ns()) >= BLOCKED_NS)
+    }
+
     /// Takes the late threads that are stopped by now.
     pub(super) fn stopped_late(&mut self) -> Vec<StoppedThread> {
         let mut stopped_late = Vec::new();

@@ -99,6 +99,8 @@ pub(super) struct Tracer {
     launched_pid: Option<i32>,
     /// The newest pid of the machine, and its value at the last tick.
     newest: (NewestPid, Option<u64>),
+    /// When the kernel last had nothing left for the sampler of another thread; 0 if it always had.
+    exhausted_ns: u64,
 }
 
 impl Tracer {
@@ -146,6 +148,7 @@ impl Tracer {
             own_queue: (own_files, own_stat),
             launched_pid,
             newest: (NewestPid::open(), None),
+            exhausted_ns: 0,
         }
     }
 
@@ -194,7 +197,7 @@ impl Tracer {
         let until = self.schedule.next_ns().min(now_ns + NAP_NS);
         if self.capture.is_outstanding() {
             // Short sleeps, for the same reason as within a tick.
-            Capture::nap(until - now_ns);
+            self.capture.nap(until - now_ns);
             self.collect_late_stops();
         } else if until - now_ns < NO_SLEEP_NS && !self.decide.wake_cpu.shares_trainer_cpu() {
             while monotonic_ns() < until {

@@ -323,6 +323,85 @@ fn engine_perf_stops_nothing() {
     );
 }
 
+/// Two threads compute; the second one, which was there from the start, once it is told to.
+const LATE_THREAD: &str = r#"
+import ctypes, hashlib, sys, threading
+
+told = threading.Event()
+
+def hash_on():
+    data = bytes(1 << 20)
+    while True:
+        hashlib.sha256(data).digest()
+
+def hash_late():
+    ctypes.CDLL(None).prctl(15, b"late")
+    told.wait()
+    hash_on()
+
+ctypes.CDLL(None).prctl(15, b"first")
+threading.Thread(target=hash_late, daemon=True).start()
+threading.Thread(target=lambda: (sys.stdin.readline(), told.set()), daemon=True).start()
+print("ready", flush=True)
+hash_on()
+"#;
+
+/// torchspy has no descriptor left for the kernel's sampler of another thread.
+#[test]
+fn engine_auto_goes_over_to_stops_where_the_kernel_has_nothing_left() {
+    let Some(python) = any_python() else { return };
+    let doctor = run(&["doctor"]).stdout;
+    if !doctor.contains("available: --engine perf stops no thread") {
+        println!("skipped: --engine auto: {doctor}");
+        return;
+    }
+    let mut target = Target::spawn(Command::new(python).args(["-c", LATE_THREAD]));
+    target.expect("ready");
+    let how = How {
+        options: &["--engine", "auto"],
+        fault: None,
+    };
+    let mut recorder = Recorder::attach(target.pid(), how);
+    wait_until_recorded(&mut recorder, has_polls);
+    wait_until_recorded(&mut recorder, |quality| {
+        quality["captures"]["sampled"].as_u64() > Some(20)
+    });
+    let pid = recorder.pid();
+    let limit = |descriptors: usize| {
+        let limit = format!("--nofile={descriptors}:");
+        let mut command = Command::new("prlimit");
+        let done = command.args(["--pid", &pid.to_string(), &limit]).status();
+        assert!(done.unwrap().success());
+    };
+    // Nothing can be opened: no descriptor has a lower number.
+    limit(3);
+    target.tell("compute");
+    recorder.wait_for_a_stop(target.pid());
+    limit(1024);
+    wait_until_recorded(&mut recorder, |quality| {
+        quality["captures"]["stopped"].as_u64() > Some(20)
+    });
+    let recorded = recorder.interrupt().expect_success();
+    let quality = recorded.report()["quality"].clone();
+    assert!(quality["samples_refused"].as_u64() > Some(0), "{quality}");
+    let dump = recorded.inspect();
+    let threads = sampled_threads(&dump);
+    for name in ["first", "late"] {
+        let thread = threads.iter().find(|thread| thread.0 == name);
+        let text = &thread.unwrap_or_else(|| panic!("no {name}: {dump}")).1;
+        assert!(text.contains("running/stopped"), "{name}: {text}");
+        assert!(
+            text.contains("py hash_on (") && text.contains("\n    na "),
+            "{name}: {text}"
+        );
+    }
+    let report = run(&["report", &recorded.path().to_string_lossy(), "--full"]).stdout;
+    assert!(
+        report.contains("refused by it: threads were stopped from then on"),
+        "{report}"
+    );
+}
+
 /// No stop, and no tracer at any of thousands of polls; Python frames of what runs, native ones of
 /// what sleeps.
 #[test]

@@ -90,6 +90,7 @@ fn keep_idle(profile: &mut Profile) -> Result<(), Failure> {
     let kept = cut::keep_idle(profile).map_err(|error| {
         let hint = match error {
             NothingKept::NoWindows => "the part DEVICE of the report shows what was recorded of GPUs, and why not more",
+            NothingKept::NothingSampled(_) => "they may be of a part of the recording that is not drawn: without --from and --to",
             NothingKept::NoneIdle(_) => "the GPU is idle for shorter than a window, if at all; --color gpu shows what is resolved",
         };
         Failure::new(error).hint(hint)

@@ -62,6 +62,7 @@ impl WireCounts {
             quality.skipped_for_turn,
             quality.python_later,
             quality.samples_missed,
+            quality.samples_refused,
         ];
         // Those that were added later are written where there are any.
         while counts.len() > FIRST_COUNTS && counts.last() == Some(&0) {
@@ -79,5 +80,6 @@ impl WireCounts {
         quality.skipped_for_turn = count(4);
         quality.python_later = count(5);
         quality.samples_missed = count(6);
+        quality.samples_refused = count(7);
     }
 }

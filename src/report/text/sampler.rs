@@ -187,13 +187,23 @@ fn captures(out: &mut String, quality: &QualitySummary) {
     }
     wrapped(out, &parts, "| ");
     if quality.captures.sampled > 0 {
-        let parts = [
+        let mut parts = vec![
             format!(
                 "  by the kernel: Python frames changed during {}",
                 fine_percent(quality.python_later as f64 / quality.captures.sampled as f64)
             ),
             format!("{} not in time", count(quality.samples_missed)),
         ];
+        if quality.samples_refused > 0 {
+            let then = match quality.captures.stopped {
+                0 => "Python frames alone",
+                _ => "threads were stopped from then on",
+            };
+            parts.push(format!(
+                "{} refused by it: {then}",
+                count(quality.samples_refused)
+            ));
+        }
         wrapped(out, &parts, "| ");
     }
 }

@@ -278,6 +278,7 @@ pub(super) fn is_own_note(note: &str) -> bool {
     let notes = NOTES.get_or_init(|| {
         RegexSet::new([
             r"^(torchspy's own )?cgroup quota [0-9.]+ CPUs$",
+            r"^the kernel samples running threads(, outside of the kernel only)? \(perf events\): no stops(, unless it has nothing left for that)?$",
             r"^recorded inside (Kubernetes|Docker|Podman|Apptainer|containerd)$",
             r"^additional rules \(--rules\): [0-9]+, which matched [0-9]+ functions$",
             r"^still being recorded: this is what there was at [0-9: -]+ UTC, [0-9.]+ s after the start$",

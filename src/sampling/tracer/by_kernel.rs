@@ -4,18 +4,21 @@
 use super::Tracer;
 use super::capture::{Capture, stack_pointer};
 use super::gil::NOT_ASKED;
-use super::poll::Candidate;
+use super::poll::{Candidate, Poll};
 use super::process::TracedProcess;
 use super::thread::LastPoll;
 use super::tick::Holders;
 use crate::model::frame::Partial;
 use crate::model::sample::{Capture as Method, ThreadState};
 use crate::os::clock::monotonic_ns;
-use crate::os::perf_event::{KernelSample, KernelSampler, MAX_STACK_COPY, Scope};
+use crate::os::perf_event::{self, KernelSample, KernelSampler, MAX_STACK_COPY, Scope};
 use crate::python::frames::PythonStack;
 use crate::sampling::capture::{Subject, capture, capture_sampled};
 use crate::sampling::raw::{Extent, RawSample};
+use crate::sampling::session::Engine;
 use crate::sampling::stops::{NAP, Wait};
+use nix::libc;
+use std::io;
 use std::time::Duration;
 
 /// Part of the period, as its divisor, that samples of a tick may take; the other threads wait for
@@ -30,41 +33,90 @@ const LEAST_COPY: usize = 4096;
 /// A copy is shortened where the last ones needed less than this part of it, as a divisor.
 const MUCH_TOO_LONG: usize = 4;
 
+/// After the kernel had nothing left for another sampler, none is opened for this long, ns.
+const EXHAUSTED_NS: u64 = 1_000_000_000;
+/// A sampler that was not used for this long is closed where the kernel has nothing left, ns.
+const UNUSED_NS: u64 = 1_000_000_000;
+
 /// The kernel's sampler of a thread.
 #[derive(Debug, Default)]
 pub(super) enum ThreadSampler {
     #[default]
     Unopened,
-    Open(Box<KernelSampler>),
-    /// The kernel refused.
+    Open {
+        sampler: Box<KernelSampler>,
+        /// When it was last asked for a sample.
+        used_ns: u64,
+    },
+    /// The kernel does not let torchspy sample this thread.
     Refused,
+}
+
+/// Why a thread has no sampler.
+enum NoSampler {
+    /// The kernel does not let torchspy sample this one.
+    Refused,
+    /// It has no descriptor or memory left for it, or lets torchspy sample no thread any more.
+    Exhausted,
 }
 
 impl ThreadSampler {
     /// The sampler, with copies that hold `wanted` bytes of the stack.
-    fn of(&mut self, tid: i32, wanted: usize, scope: Scope) -> Option<&mut KernelSampler> {
+    fn of(
+        &mut self,
+        tid: i32,
+        wanted: usize,
+        scope: Scope,
+    ) -> Result<&mut KernelSampler, NoSampler> {
         let wanted = wanted.max(LEAST_COPY).next_power_of_two();
         let wanted = wanted.min(MAX_STACK_COPY);
         let fits = match self {
-            Self::Open(sampler) => {
+            Self::Open { sampler, .. } => {
                 let now = sampler.stack_bytes();
                 now >= wanted && now / MUCH_TOO_LONG < wanted
             }
             Self::Unopened => false,
-            Self::Refused => return None,
+            Self::Refused => return Err(NoSampler::Refused),
         };
         if !fits {
             // The old one first: the kernel bounds the memory of all of a user's rings.
             *self = Self::Unopened;
             *self = match KernelSampler::open(tid, wanted, scope) {
-                Ok(sampler) => Self::Open(Box::new(sampler)),
+                Ok(sampler) => Self::Open {
+                    sampler: Box::new(sampler),
+                    used_ns: 0,
+                },
+                Err(error) if is_exhausted(&error, scope) => return Err(NoSampler::Exhausted),
                 Err(_) => Self::Refused,
             };
         }
         match self {
-            Self::Open(sampler) => Some(sampler),
-            _ => None,
+            Self::Open { sampler, used_ns } => {
+                *used_ns = monotonic_ns();
+                Ok(sampler)
+            }
+            _ => Err(NoSampler::Refused),
         }
+    }
+
+    /// Closes a sampler that was not used for long. Returns whether it was open.
+    fn close_unused(&mut self, now_ns: u64) -> bool {
+        match self {
+            Self::Open { used_ns, .. } if now_ns >= *used_ns + UNUSED_NS => {
+                *self = Self::Unopened;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Whether an error is not about the thread that was to be sampled.
+fn is_exhausted(error: &io::Error, scope: Scope) -> bool {
+    match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => true,
+        Some(libc::ESRCH) => false,
+        _ => perf_event::scope().ok() != Some(scope),
     }
 }
 
@@ -79,8 +131,8 @@ enum Sampled {
     },
     /// No sample by the deadline.
     Missed,
-    /// The thread cannot be sampled by the kernel.
-    Refused,
+    /// The kernel has no sampler for the thread.
+    NotOpened(NoSampler),
 }
 
 impl Tracer {
@@ -95,6 +147,7 @@ impl Tracer {
         let until_ns = monotonic_ns() + self.schedule.period_ns() / SAMPLES_SHARE;
         let yields_cpu = self.decide.wake_cpu.shares_trainer_cpu();
         let wait = Wait::new(candidates.len(), NAP, yields_cpu, until_ns);
+        let mut is_exhausted = false;
         for &index in order {
             let candidate = candidates[index];
             if monotonic_ns() > until_ns {
@@ -102,8 +155,13 @@ impl Tracer {
                 self.defer_or_read(candidate, true);
                 continue;
             }
-            let process = &mut self.processes[candidate.process];
-            match self.capture.sampled(process, candidate, scope, wait) {
+            let mut sampled = self.request(candidate, scope, wait);
+            if matches!(sampled, Sampled::NotOpened(NoSampler::Exhausted))
+                && self.close_unused_samplers()
+            {
+                sampled = self.request(candidate, scope, wait);
+            }
+            match sampled {
                 Sampled::Read {
                     sample,
                     moved,
@@ -121,7 +179,54 @@ impl Tracer {
                         Scope::UserCode => self.read_without_sample(candidate),
                     }
                 }
-                Sampled::Refused => self.read_without_sample(candidate),
+                Sampled::NotOpened(why) => {
+                    self.quality.samples_refused += 1;
+                    is_exhausted |= matches!(why, NoSampler::Exhausted);
+                    self.read_without_sample(candidate);
+                }
+            }
+        }
+        if is_exhausted {
+            self.exhausted_ns = monotonic_ns();
+            if matches!(self.options.engine, Engine::Perf { or_stops: true, .. }) {
+                self.fall_back();
+            }
+        }
+    }
+
+    /// Asks for a sample, unless a sampler would have to be opened that there is no room for.
+    fn request(&mut self, candidate: Candidate, scope: Scope, wait: Wait) -> Sampled {
+        let process = &mut self.processes[candidate.process];
+        let is_open = matches!(
+            process.threads[candidate.thread].sampler,
+            ThreadSampler::Open { .. }
+        );
+        let since_ns = monotonic_ns().saturating_sub(self.exhausted_ns);
+        if !is_open && self.exhausted_ns > 0 && since_ns < EXHAUSTED_NS {
+            return Sampled::NotOpened(NoSampler::Refused);
+        }
+        self.capture.sampled(process, candidate, scope, wait)
+    }
+
+    /// Closes the samplers of threads that have not run for long. Returns whether there were any.
+    fn close_unused_samplers(&mut self) -> bool {
+        let now_ns = monotonic_ns();
+        let threads = self.processes.iter_mut();
+        let threads = threads.flat_map(|process| &mut process.threads);
+        threads
+            .filter_map(|thread| thread.sampler.close_unused(now_ns).then_some(()))
+            .count()
+            > 0
+    }
+
+    /// From now on running threads are stopped.
+    fn fall_back(&mut self) {
+        self.options.engine = Engine::Ptrace;
+        self.poll = Poll::new(&self.options);
+        self.decide.follow(&self.options, self.schedule.period_ns());
+        for process in &mut self.processes {
+            for thread in &mut process.threads {
+                thread.sampler = ThreadSampler::Unopened;
             }
         }
     }
@@ -188,10 +293,13 @@ impl Capture {
             true => thread.files.voluntary_switches(),
             false => None,
         };
-        let Some(sampler) = thread.sampler.of(thread.tid, wanted, scope) else {
-            self.put_back(earlier);
-            self.put_back(sample);
-            return Sampled::Refused;
+        let sampler = match thread.sampler.of(thread.tid, wanted, scope) {
+            Ok(sampler) => sampler,
+            Err(why) => {
+                self.put_back(earlier);
+                self.put_back(sample);
+                return Sampled::NotOpened(why);
+            }
         };
         let subject = Subject {
             memory: &process.memory,

@@ -26,7 +26,7 @@ use crate::sampling::capture::{
 use crate::sampling::kept_sleeps::KeptSleep;
 use crate::sampling::raw::RawSample;
 use crate::sampling::session::SessionOptions;
-use crate::sampling::stops::{LateStops, NAP, Outcome, Request, SHORT_NAP, Wait};
+use crate::sampling::stops::{BLOCKED_NAP, LateStops, NAP, Outcome, Request, SHORT_NAP, Wait};
 use std::time::Duration;
 
 /// System calls during which a thread may hold its process's mmap lock for writing: a read of its
@@ -140,10 +140,21 @@ impl Capture {
         self.late.contains(tid)
     }
 
-    /// Waits up to `left_ns`, and at most [`NAP`], for outstanding stops. The limit bounds by how
-    /// much the measured stop may exceed the true one.
-    pub(super) fn nap(left_ns: u64) {
-        wait_for_any_stop(Duration::from_nanos(left_ns.max(1)).min(NAP));
+    /// Waits up to `left_ns`, and at most [`NAP`], for outstanding stops, or [`BLOCKED_NAP`] where
+    /// none is near. The limit bounds by how much the measured stop may exceed the true one.
+    pub(super) fn nap(&self, left_ns: u64) {
+        let most = if self.may_stop_soon() {
+            NAP
+        } else {
+            BLOCKED_NAP
+        };
+        wait_for_any_stop(Duration::from_nanos(left_ns.max(1)).min(most));
+    }
+
+    /// Whether a thread that has not answered a request may do so at any time. One that is blocked
+    /// in the kernel is not waited for with a raised priority: that may take minutes.
+    pub(super) fn may_stop_soon(&self) -> bool {
+        self.is_outstanding() && !self.late.are_blocked(monotonic_ns())
     }
 
     /// Threads that were asked to stop in an earlier tick and are stopped by now.

@@ -65,6 +65,15 @@ impl Decide {
         }
     }
 
+    /// Goes by other options from now on.
+    pub(super) fn follow(&mut self, options: &SessionOptions, period_ns: u64) {
+        let wake_cpu = std::mem::take(&mut self.wake_cpu);
+        *self = Self {
+            wake_cpu,
+            ..Self::new(options, period_ns)
+        };
+    }
+
     /// Whether threads of a process may be stopped. A thread that execs a setuid program while it
     /// is seized runs that program without its privileges. So processes that may be about to exec
     /// are not seized: children that run no Python (shells, sudo), and processes that were just

@@ -131,7 +131,7 @@ impl Tracer {
                 None => self.capture.resume(stopped),
             }
         }
-        let outstanding = self.capture.is_outstanding();
+        let outstanding = self.capture.may_stop_soon();
         self.capture
             .update_priority(PriorityEvent::Collected { outstanding });
     }

@@ -1,6 +1,7 @@
 //! State of a process between polls.
 
 use super::account::TimePoint;
+use super::by_kernel::ThreadSampler;
 use super::memory::{AllocatedReadings, ResidentReadings};
 use super::thread::{Backoff, LastPoll, TracedThread};
 use crate::model::frame::Partial;
@@ -171,6 +172,8 @@ impl TracedProcess {
             if exec {
                 thread.shared.roots.forget();
                 thread.shared.watched.forget();
+                // Of the thread that had this tid before, if another one called exec.
+                thread.sampler = ThreadSampler::Unopened;
             }
         }
     }

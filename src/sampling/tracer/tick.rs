@@ -351,7 +351,7 @@ impl Tracer {
             weight_ns + thread.ledger.unpolled_ns()
         };
         let running_ns: u64 = stoppable.iter().chain(&by_kernel).map(running_ns).sum();
-        if let (Engine::Perf(scope), false) = (self.options.engine, by_kernel.is_empty()) {
+        if let (Engine::Perf { scope, .. }, false) = (self.options.engine, by_kernel.is_empty()) {
             let order = self.decide.within_budget(&by_kernel, &self.processes, who);
             self.sample_by_kernel(&by_kernel, &order, scope, &gil);
         }
@@ -421,7 +421,7 @@ impl Tracer {
 
     fn end_of_stops(&mut self) {
         self.trust_pages();
-        let outstanding = self.capture.is_outstanding();
+        let outstanding = self.capture.may_stop_soon();
         self.capture
             .update_priority(PriorityEvent::RequestedStops { outstanding });
     }

@@ -195,7 +195,8 @@ impl Worker {
 
     /// Handles the result of the fallback for a process.
     pub(super) fn take_finding(&mut self, finding: Finding) {
-        let Some(process) = self.tables.processes.get_mut(finding.process.index()) else {
+        let process = self.tables.processes.get_mut(finding.process.index());
+        let Some(process) = process.filter(|process| !process.exited) else {
             return;
         };
         self.changed.insert(finding.process);
@@ -222,7 +223,9 @@ impl Worker {
             return;
         };
         if image.allocator.is_none() {
-            let variable = image.address_of(allocator::LIBRARY, allocator::VARIABLE);
+            let variable = image
+                .modules
+                .address_of(allocator::LIBRARY, allocator::VARIABLE);
             image.allocator = variable.map(|at| AllocatorReadings::new(at.unwrap_or(0)));
         }
         let named = |name: &'static str| {

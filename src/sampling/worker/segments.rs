@@ -53,6 +53,9 @@ impl Worker {
         for id in self.gone_threads.drain(..) {
             self.tables.threads.remove(&id);
         }
+        if self.idle_threads == IdleThreads::Loose {
+            self.shorten_ended(&changed);
+        }
         // The writer is late only if the disk blocks; the tracer's queue then fills, and its losses
         // are counted.
         let _ = self.segments.send(segment);
@@ -63,6 +66,17 @@ impl Worker {
         if self.tables.stacks.stacks().len() > most_stacks {
             self.tables
                 .forget_stacks_except(self.last_stacks.values_mut());
+        }
+    }
+
+    /// Drops what is long of processes that have ended and were written: over days a program may
+    /// start very many.
+    fn shorten_ended(&mut self, written: &[ProcessId]) {
+        for id in written {
+            let process = self.tables.processes.get_mut(id.index());
+            if let Some(process) = process.filter(|process| process.exited) {
+                (process.command, process.environment) = (Vec::new(), Vec::new());
+            }
         }
     }
 

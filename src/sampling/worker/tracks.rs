@@ -7,16 +7,27 @@ use crate::model::process::ProcessInfo;
 use crate::model::track::{CounterTracks, TrackInfo, TrackKind, TrackMerger, TrackPoint};
 use crate::sampling::control::EndedBy;
 use crate::sampling::keeper::KeeperEvent;
+use rustc_hash::FxHashMap;
 
 impl Worker {
     /// Publishes the sampled processes to the collectors.
     pub(super) fn publish_targets(&self) {
         let all = &self.tables.processes;
+        // Of a pid that was used twice the one that lives.
+        let mut by_pid: FxHashMap<i32, &ProcessInfo> = FxHashMap::default();
+        for info in all {
+            let known = by_pid.entry(info.pid).or_insert(info);
+            if known.exited {
+                *known = info;
+            }
+        }
         let living = all
             .iter()
             .filter(|info| !info.exited && !info.is_left_out());
         let sampled = living.map(|info| Sampled {
-            is_forked: all.iter().any(|other| is_child(other, info)),
+            is_forked: by_pid
+                .get(&info.parent_pid)
+                .is_some_and(|parent| is_child(parent, info)),
             ..sampled(info)
         });
         self.tracks.tell(sampled.collect());
