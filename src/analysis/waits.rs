@@ -263,6 +263,12 @@ fn holders_of(
             .and_then(|piece| profile.facts.of(piece.sample.stack).python_leaf);
         holders.push((holder, line, wait.weight_ns - told_ns));
     }
+    // A part of the time it had no CPU, which is no wait for the lock.
+    let own_ns = wait.weight_ns.saturating_sub(wait.queue_ns);
+    for (_, _, ns) in &mut holders {
+        let scaled = u128::from(*ns) * u128::from(own_ns) / u128::from(wait.weight_ns.max(1));
+        *ns = u64::try_from(scaled).unwrap_or(*ns);
+    }
     holders
 }
 

@@ -6,7 +6,7 @@ use super::compile::CompileMark;
 use super::dump::JobKey;
 use super::facts::{Facts, Wait};
 use super::frame::{Partial, Trust};
-use super::ids::{CollectiveId, FunctionId, NnModuleId, ProcessId, StackId, ThreadId};
+use super::ids::{CollectiveId, CounterId, FunctionId, NnModuleId, ProcessId, StackId, ThreadId};
 use super::input::{InputPart, InputTask};
 use super::nn_module::NnModuleInfo;
 use super::operator::OperatorMark;
@@ -198,6 +198,9 @@ pub struct Profile {
     /// Steps of the recording that this is a part of whose lengths means leave out, by process and
     /// start: a part alone does not show which steps are usual. Empty if this is all of it.
     pub left_out_steps: Vec<LeftOutStep>,
+    /// Of the recording that this is a part of: how often a step changes a counter of an optimizer.
+    /// A part with few steps does not show it. Empty if this is all of it.
+    pub step_changes: Vec<(CounterId, u64)>,
     /// End of what there was of a recording that was still being written, CLOCK_MONOTONIC; `None`
     /// if it was complete.
     pub growing_until_ns: Option<u64>,

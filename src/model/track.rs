@@ -201,6 +201,12 @@ impl TrackKind {
         self >= Self::SampledAnonymous
     }
 
+    /// Whether a value holds until the next one is read.
+    pub fn is_level(self) -> bool {
+        use TrackUnit::{Bits, Bytes, Celsius, Megahertz, Milliwatts};
+        matches!(self.unit(), Bytes | Milliwatts | Megahertz | Bits | Celsius)
+    }
+
     pub fn unit(self) -> TrackUnit {
         match self {
             Self::Utilization

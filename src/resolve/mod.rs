@@ -65,6 +65,7 @@ pub fn resolve(recording: &Recording, names: Names) -> Profile {
         end_ns: recording.end_ns,
         whole_ns: None,
         left_out_steps: Vec::new(),
+        step_changes: Vec::new(),
         growing_until_ns: recording.growing.then_some(recording.end_ns),
         is_confidential: false,
         missing: recording.missing.clone(),

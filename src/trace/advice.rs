@@ -55,7 +55,7 @@ pub fn advice(trace: &TraceSummary) -> Vec<Advice> {
         })
         .map(Advice::Unaligned),
     );
-    found.extend(slow(trace, |product, _| product.first() == Some(&1)).map(Advice::OneRow));
+    found.extend(slow(trace, |product, _| matches!(product, [1, _, _])).map(Advice::OneRow));
     for device in &trace.devices {
         let window_ns = device.window.1 - device.window.0;
         let is_worth = device.not_launched_ns as f64 >= WORTH * window_ns as f64;

@@ -32,6 +32,9 @@ pub enum NothingKept {
         "in none of the recording's {0} windows of GPU utilization was the GPU idle for 90 % or more"
     )]
     NoneIdle(usize),
+    /// No sample is in them.
+    #[error("nothing was sampled in the {0} windows in which the GPU was idle for 90 % or more")]
+    NothingSampled(usize),
 }
 
 /// Keeps the parts of samples in `profile` that are in idle windows of the device of their process,
@@ -73,6 +76,9 @@ pub fn keep_idle(profile: &mut Profile) -> Result<Kept, NothingKept> {
             let (from_ns, to_ns) = (from_ns.max(sample.start_ns), to_ns.min(end_ns));
             samples.push(part_of(sample, from_ns, to_ns));
         }
+    }
+    if samples.is_empty() {
+        return Err(NothingKept::NothingSampled(kept.windows));
     }
     profile.samples = samples;
     Ok(kept)

@@ -278,7 +278,11 @@ fn estimate(
             .collect()
     };
     let clock_ns = windows.clock_ns() as f64;
+    // Of a long recording the first windows alone are placed.
     let all = rows(0.0);
+    if all.len() < FEWEST_WINDOWS {
+        return Err(Refused::Few(all.len()));
+    }
     let (first, second) = all.split_at(all.len() / 2);
     let fitted = fit(&all, &wanted, &alike);
     let halves = [first, second].map(|rows| fit(rows, &wanted, &alike));
@@ -301,7 +305,7 @@ fn estimate(
             half: half.max((a - b).abs() / 2.0),
         });
     }
-    Ok((kept.len(), estimates))
+    Ok((all.len(), estimates))
 }
 
 /// Probabilities that two positions have the same phase.

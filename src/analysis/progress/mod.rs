@@ -115,6 +115,8 @@ pub struct SlowStep {
     /// Start, CLOCK_MONOTONIC.
     pub start_ns: u64,
     pub ns: u64,
+    /// The median length of a step.
+    pub usual_ns: u64,
     /// The phase that took longer than usual, and by how much.
     pub phase: Phase,
     pub more_ns: u64,
@@ -250,7 +252,7 @@ pub fn progress(
         StepUnit::Optimizer => passes::complete(profile, &passes),
         StepUnit::Batch => Vec::new(),
     };
-    let lightning = series::last_value(profile, process, CounterKind::LightningEpochs);
+    let lightning = series::raised(profile, process, CounterKind::LightningEpochs);
     let epochs = match (training.len(), lightning) {
         (0, Some(ended)) if ended > 0 => Some(ended),
         (0, _) => None,

@@ -37,6 +37,9 @@ pub struct Step {
     pub alone: bool,
 }
 
+/// What an optimizer's steps change.
+const OF_OPTIMIZER: [CounterKind; 2] = [CounterKind::ParameterVersion, CounterKind::OptimizerState];
+
 /// Steps that ended between two samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ended {
@@ -159,12 +162,14 @@ pub(super) fn readings(
     all
 }
 
-/// The highest value of a kind of counter.
-pub(super) fn last_value(profile: &Profile, process: ProcessId, kind: CounterKind) -> Option<u64> {
+/// By how much a kind of counter rose; `None` if there is none.
+pub(super) fn raised(profile: &Profile, process: ProcessId, kind: CounterKind) -> Option<u64> {
     let all = readings(profile, process, kind);
-    all.iter()
-        .flat_map(|(_, points)| points.iter().map(|point| point.value))
-        .max()
+    let rise = |(_, points): &(CounterId, Vec<&ProgressPoint>)| {
+        let most = points.iter().map(|point| point.value).max()?;
+        most.checked_sub(points.first()?.value)
+    };
+    all.iter().filter_map(rise).max()
 }
 
 /// Counts the steps of a process by the best available counter: one that counts steps; else the
@@ -181,8 +186,7 @@ pub(super) fn count(profile: &Profile, process: ProcessId) -> Option<Counted> {
             return Some(counted(profile, process, kind, id, &points, 1));
         }
     }
-    let of_optimizer = [CounterKind::ParameterVersion, CounterKind::OptimizerState];
-    let versions = of_optimizer
+    let versions = OF_OPTIMIZER
         .into_iter()
         .flat_map(|kind| {
             let all = readings(profile, process, kind).into_iter();
@@ -243,8 +247,9 @@ fn counted(
         // A state is made by the first step, with version 0.
         _ => base / each.max(1),
     };
-    let earlier =
-        earlier(profile, process, &counted, base, raised).filter(|&earlier| earlier <= raised);
+    let first_ns = points.first().map_or(0, |point| point.time_ns);
+    let earlier = earlier(profile, process, &counted, (first_ns, base), raised)
+        .filter(|&earlier| earlier <= raised);
     counted.earlier = earlier.unwrap_or(0);
     // DDP copies parameters when it begins, on some ranks more often than on others.
     if kind != CounterKind::ParameterVersion {
@@ -377,7 +382,7 @@ fn earlier(
     profile: &Profile,
     process: ProcessId,
     counted: &Counted,
-    base: u64,
+    (first_ns, base): (u64, u64),
     raised: u64,
 ) -> Option<u64> {
     if !begins_with_program(profile) {
@@ -387,10 +392,16 @@ fn earlier(
         return Some(raised);
     }
     if counted.kind != CounterKind::ParameterVersion {
-        // It counts from the first step on, unless the run was resumed.
+        // It counts from the first step on, unless the run was resumed: then it is higher than the
+        // number of batches by then.
+        let given = |(_, points): &(CounterId, Vec<&ProgressPoint>)| {
+            let mut by_then = points.iter().rev();
+            let last = by_then.find(|point| point.time_ns <= first_ns);
+            Some(last.or(points.first())?.value)
+        };
         let given: u64 = readings(profile, process, CounterKind::Batches)
             .iter()
-            .filter_map(|(_, points)| points.iter().map(|point| point.value).max())
+            .filter_map(given)
             .fold(0, u64::saturating_add);
         return Some(if base <= given { base } else { 0 });
     }
@@ -507,9 +518,25 @@ fn first_pass<'p>(
     (steps > 0 && each > 0).then_some((pass, each))
 }
 
+/// [`changes_of_a_step`] of all counters of optimizers.
+pub(super) fn all_changes(profile: &Profile) -> Vec<(CounterId, u64)> {
+    let processes = (0..profile.processes.len()).map(ProcessId::from_index);
+    let all = processes.flat_map(|process| {
+        let of = move |kind| readings(profile, process, kind).into_iter();
+        OF_OPTIMIZER.into_iter().flat_map(of)
+    });
+    all.filter_map(|(id, points)| Some((id, changes_of_a_step(profile, &points)?)))
+        .collect()
+}
+
 /// Number of changes that a step makes to a parameter: a divisor of nearly all differences between
 /// readings outside of the optimizer. `None` if too few readings show it.
 fn changes_of_a_step(profile: &Profile, points: &[&ProgressPoint]) -> Option<u64> {
+    let own = points.first()?.counter;
+    let mut known = profile.step_changes.iter();
+    if let Some(&(_, changes)) = known.find(|(id, _)| *id == own) {
+        return Some(changes);
+    }
     // A thread that is not stopped may run between the reading of a counter and that of its frames.
     let still = |sample: &ProfileSample| sample.capture != Capture::Unstopped;
     changes_outside_optimizer(profile, points, still)

@@ -220,15 +220,18 @@ fn slow_start(steps: &[Step]) -> usize {
     let Some(usual) = percentile(&sorted(&lengths), 0.5) else {
         return 0;
     };
-    let is_slow = |ns: &&u64| **ns as f64 > SLOW_START * usual as f64;
     // A single slow step among usual ones is not warm-up.
-    let slow = (1..=steps.len() / 2).rev().find(|&count| {
-        let first = lengths.get(..count).unwrap_or(&[]);
-        let ends_slow = first.last().is_some_and(|ns| is_slow(&ns));
-        ends_slow && first.iter().filter(is_slow).count() * 2 > count
-    });
+    let (mut slow, mut count) = (0, 0);
+    for (at, &ns) in lengths.iter().take(steps.len() / 2).enumerate() {
+        if ns as f64 > SLOW_START * usual as f64 {
+            count += 1;
+            if 2 * count > at + 1 {
+                slow = at + 1;
+            }
+        }
+    }
     let most = steps.len().div_ceil(SLOW_OF_STEPS).min(MOST_SLOW);
-    slow.filter(|&count| count <= most).unwrap_or(0)
+    if slow <= most { slow } else { 0 }
 }
 
 /// Number of steps up to the last one in the first half in which torch.compile worked.
@@ -382,6 +385,7 @@ fn slow_steps(
             number: step.number,
             start_ns: step.start_ns,
             ns: lengths[at],
+            usual_ns: usual,
             phase,
             more_ns: more(phase),
             line: lines.first().map(|line| (line.function, line.line)),

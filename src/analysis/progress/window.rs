@@ -2,10 +2,12 @@
 
 use super::{series, timed_steps};
 use crate::analysis::summary;
-use crate::model::ids::ProcessId;
+use crate::model::ids::{ProcessId, TrackId};
 use crate::model::profile::{Profile, ProfileSample};
 use crate::model::progress::LeftOutStep;
 use crate::model::sample::ThreadState;
+use crate::model::track::{CounterTracks, TrackPoint};
+use rustc_hash::FxHashMap;
 
 /// Steps of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,6 +95,7 @@ pub fn restrict_to(profile: &mut Profile, from_ns: u64, to_ns: u64) -> Result<()
 fn cut(profile: &mut Profile, start_ns: u64, end_ns: u64) {
     if profile.whole_ns.is_none() {
         profile.left_out_steps = left_out_steps(profile);
+        profile.step_changes = series::all_changes(profile);
     }
     let before = running_ns(profile);
     profile.samples.retain_mut(|sample| {
@@ -134,6 +137,34 @@ fn cut(profile: &mut Profile, start_ns: u64, end_ns: u64) {
         let is_last_before = before.get(point.counter.index()) == Some(&Some(index));
         index += 1;
         is_last_before || (start_ns < point.time_ns && point.time_ns <= end_ns)
+    });
+    cut_tracks(profile, start_ns, end_ns);
+}
+
+/// Leaves the points of counter tracks that are of the interval; of levels the last one before it,
+/// too, which holds until the next.
+fn cut_tracks(profile: &mut Profile, start_ns: u64, end_ns: u64) {
+    let CounterTracks { tracks, points, .. } = &mut profile.sideband.tracks;
+    let is_level = |point: &TrackPoint| {
+        let info = tracks.get(point.track.index());
+        info.is_some_and(|info| info.kind.is_level())
+    };
+    let mut last_before: FxHashMap<TrackId, usize> = FxHashMap::default();
+    for (index, point) in points.iter().enumerate() {
+        if point.end_ns <= start_ns && is_level(point) {
+            last_before.insert(point.track, index);
+        }
+    }
+    let mut index = 0;
+    points.retain(|point| {
+        let is_last_before = last_before.get(&point.track) == Some(&index);
+        index += 1;
+        // A level is that of the end of its window.
+        let is_within = match is_level(point) || point.start_ns == point.end_ns {
+            true => (start_ns..=end_ns).contains(&point.end_ns),
+            false => point.start_ns < end_ns && start_ns < point.end_ns,
+        };
+        is_last_before || is_within
     });
 }
 

@@ -25,6 +25,7 @@ use next_step::{Cost, after_it, costs, next_step};
 use rules::{CompetingCost, Finding, RULES};
 use schemars::JsonSchema;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 pub const VERDICT_RULES_VERSION: u32 = 3;
 /// With fewer ticks there is no verdict, and no verdict with confidence.
@@ -453,11 +454,15 @@ fn ranks(profile: &Profile, analysis: &Analysis, primary: &ProcessSummary) -> Ra
 fn last_rank_of(analysis: &Analysis, process: &ProcessSummary) -> Option<LastRank> {
     let collectives = super::collectives::of(&analysis.collectives, process.process)?;
     let wait_ns: u64 = collectives.rows.iter().map(|row| row.wait_ns).sum();
-    let last = collectives.rows.iter().filter_map(last_rank);
-    let (process, _, at) = last.max_by_key(|&(_, ns, _)| ns)?;
-    let late = collectives.rows.iter().flat_map(|row| &row.late);
-    let own = late.filter(|late| late.process == process);
-    let ns: u64 = own.map(|late| late.ns).fold(0, u64::saturating_add);
+    let mut late: BTreeMap<ProcessId, u64> = BTreeMap::new();
+    for each in collectives.rows.iter().flat_map(|row| &row.late) {
+        let ns = late.entry(each.process).or_default();
+        *ns = ns.saturating_add(each.ns);
+    }
+    let (process, ns) = late.into_iter().rev().max_by_key(|&(_, ns)| ns)?;
+    let own = collectives.rows.iter().filter_map(last_rank);
+    let own = own.filter(|&(of, ..)| of == process);
+    let at = own.max_by_key(|&(_, ns, _)| ns).and_then(|(.., at)| at);
     let percent = u128::from(ns) * 100 / u128::from(wait_ns.max(1));
     Some(LastRank {
         process,

@@ -384,6 +384,9 @@ fn input(profile: &Profile, figures: &Figures) -> String {
                 None => "not read".to_owned(),
             }
         ),
+        (Some(workers), _, Some(left)) if left >= 1.0 && workers >= MOST_WORKERS => {
+            format!("there are many workers already (now {workers}){known}: cheaper batches{heaviest}")
+        }
         (Some(workers), _, Some(left)) if left >= 1.0 => {
             let wanted = wanted(figures, workers, figures.of(Part::InputWait));
             let more = wanted

@@ -27,7 +27,7 @@ pub(super) fn progress(out: &mut String, profile: &Profile, process: &ProcessSum
     evaluation(out, progress);
     phases(out, profile, process, progress);
     for slow in &progress.slow {
-        slow_step(out, profile, progress, slow);
+        slow_step(out, profile, slow);
     }
 }
 
@@ -380,18 +380,13 @@ fn phases(out: &mut String, profile: &Profile, process: &ProcessSummary, progres
     }
 }
 
-fn slow_step(out: &mut String, profile: &Profile, progress: &Progress, slow: &SlowStep) {
-    let median_ns = progress
-        .times
-        .as_ref()
-        .and_then(|times| times.spread)
-        .map_or(0, |spread| spread.p50_ns);
+fn slow_step(out: &mut String, profile: &Profile, slow: &SlowStep) {
     let at_s = slow.start_ns.saturating_sub(profile.start_ns) as f64 / 1e9;
     let mut text = format!(
         "  slow: step {} at {at_s:.1} s, {} ms ({:.1} x): {} +{} ms",
         count(slow.number),
         milliseconds(slow.ns as f64 / 1e6),
-        slow.ns as f64 / median_ns.max(1) as f64,
+        slow.ns as f64 / slow.usual_ns.max(1) as f64,
         printable(profile.phase_name(slow.phase)),
         milliseconds(slow.more_ns as f64 / 1e6)
     );

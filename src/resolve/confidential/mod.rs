@@ -151,6 +151,7 @@ impl Confidential {
             gaps: _,
             whole_ns: _,
             left_out_steps: _,
+            step_changes: _,
             growing_until_ns: _,
             is_confidential,
             missing,
