@@ -111,7 +111,6 @@ pub(super) fn take_one(plan: &LookPlan) -> Result<(Dump, Option<SessionError>), 
             pid,
             "only what the kernel shows: its memory does not answer",
         ));
-        dump.silent.push(pid);
     }
     if dump.processes.is_empty() {
         return Err(

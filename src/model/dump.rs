@@ -24,8 +24,6 @@ pub struct Dump {
     pub processes: Vec<DumpedProcess>,
     /// What could not be read and why, in sentences.
     pub missing: Vec<String>,
-    /// Processes whose memory does not answer: nothing but what the kernel shows is known of them.
-    pub silent: Vec<i32>,
     /// What NCCL reports, of each RAS socket of the processes; empty where none uses NCCL.
     pub nccl_ras: Vec<RasAnswer>,
     /// What modules and optimizers hold, of each process that was read for it; `None` if it was not

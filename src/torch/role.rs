@@ -252,6 +252,10 @@ pub struct ThreadFacts {
     pub wall_ns: u64,
 }
 
+/// A main thread that trains for less than this part of the time for which another one does, as its
+/// divisor, has only prepared that: it has made the optimizer, or looked at a batch.
+const HARDLY_TRAINS: u64 = 20;
+
 /// The thread whose wall time the summary covers: the main thread, unless another Python thread
 /// trains and it does not.
 pub fn training_thread(threads: &[ThreadFacts]) -> Option<ThreadId> {
@@ -265,7 +269,9 @@ pub fn training_thread(threads: &[ThreadFacts]) -> Option<ThreadId> {
         )
     });
     match (main, busiest) {
-        (Some(main), Some(busiest)) if main.training_ns == 0 && busiest.training_ns > 0 => {
+        (Some(main), Some(busiest))
+            if main.training_ns.saturating_mul(HARDLY_TRAINS) < busiest.training_ns =>
+        {
             Some(busiest.thread)
         }
         (Some(main), _) => Some(main.thread),

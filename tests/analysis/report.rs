@@ -672,14 +672,16 @@ fn parents_in_a_ring_end() {
 #[test]
 fn a_thread_that_trains_in_place_of_main_is_the_training_thread() {
     let mut builder = Builder::trainer();
+    // What prepares the training may look as if it did.
+    builder.ticks(0, 1, S::Running, &conv());
     builder.ticks(
         0,
-        5,
+        29,
         S::Futex,
         &[user("main", 3), std_lib("threading.py", "Thread.join")],
     );
     let thread = builder.thread(0, 101, "Thread-1", true);
-    builder.ticks(thread, 5, S::Running, &conv());
+    builder.ticks(thread, 30, S::Running, &conv());
     let (profile, analysis) = analyzed(builder);
     assert_eq!(
         profile.processes[0]
@@ -692,7 +694,7 @@ fn a_thread_that_trains_in_place_of_main_is_the_training_thread() {
             .primary()
             .unwrap()
             .row_ns(SummaryRow::HostComputation),
-        5 * TICK_NS
+        30 * TICK_NS
     );
 }
 

@@ -3,8 +3,6 @@
 
 use crate::faults::{TORCHSPY, Target, program};
 use crate::installed::torch_python;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
@@ -91,36 +89,6 @@ fn ranks_that_wait_for_a_worker_that_is_stuck_hang() {
     assert!(said.contains(named), "{said}");
     let dump = std::fs::read_to_string(folder.path().join("hang.txt")).unwrap();
     assert!(dump.contains("2 ranks on 2 machines"), "{dump}");
-}
-
-/// Nothing can be read of a rank whose mmap lock is never given up, and it does not run.
-#[test]
-fn a_rank_whose_memory_does_not_answer_hangs() {
-    let Some((mut target, pids)) = ranks("memory") else {
-        return;
-    };
-    let folder = tempfile::tempdir().unwrap();
-    let mut command = watch_command(&folder);
-    command.args(["--pid", &target.pid().to_string(), "--duration", "120s"]);
-    let mut watch = command.stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(watch.stderr.take().unwrap()).lines();
-    let first = lines.next().unwrap().unwrap();
-    kill(Pid::from_raw(pids[1].parse().unwrap()), Signal::SIGUSR1).unwrap();
-    if target.line().starts_with("refused") {
-        println!("skipped: no FUSE here, or nothing may be mounted");
-        watch.kill().unwrap();
-        watch.wait().unwrap();
-        return;
-    }
-    let said: Vec<String> = lines.map(Result::unwrap).collect();
-    let said = format!("{first}\n{}", said.join("\n"));
-    assert_eq!(watch.wait().unwrap().code(), Some(1), "{said}");
-    let named = format!("the memory of process {} does not answer", pids[1]);
-    assert!(said.contains(&named), "{said}");
-    let dump = std::fs::read_to_string(folder.path().join("hang.txt")).unwrap();
-    assert!(dump.contains("its memory does not answer"), "{dump}");
-    // The file system's server ends with it.
-    target.close_input();
 }
 
 #[test]

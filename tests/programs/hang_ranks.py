@@ -1,22 +1,18 @@
 """Ranks over Gloo, of which one hangs at step 20 while the others wait for it.
 
-usage: python -m torch.distributed.run --standalone --nproc-per-node N hang_ranks.py python|lock|worker|gil|memory
-Every rank prints "ready RANK PID" after step 19; the last one hangs. All end after five minutes. With `memory` it hangs when it gets
-SIGUSR1: its mmap lock is never given up (mmap_lock.c, which prints "ready PID" then, or "refused").
+usage: python -m torch.distributed.run --standalone --nproc-per-node N hang_ranks.py python|lock|worker|gil
+Every rank prints "ready RANK PID" after step 19; the last one hangs. All end after five minutes.
 """
 
 import ctypes
-import mmap
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 
 import torch
 import torch.distributed as dist
-from compiled import load
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -58,12 +54,6 @@ def hang(how):
             time.sleep(0.001)
         with lock:  # mark: lock
             pass
-    if how == "memory":
-        file = tempfile.NamedTemporaryFile()
-        words = (ctypes.c_char_p * 2)(b"mmap_lock", file.name.encode())
-        threading.Thread(target=load("mmap_lock.c").main, args=(2, words), daemon=True).start()
-        while True:
-            mmap.mmap(-1, 1 << 20).close()  # mark: memory
     if how == "gil":
         # PyDLL keeps the GIL in the call.
         ctypes.PyDLL(None).sleep(300)  # mark: gil
@@ -80,11 +70,9 @@ def main():
     model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     workers = 2 if how == "worker" else 0
-    told = threading.Event()
-    signal.signal(signal.SIGUSR1, lambda *_: told.set())
     loader = DataLoader(Rows(hangs and how == "worker"), batch_size=4, num_workers=workers, worker_init_fn=end_with_parent)
     for step, (inputs, labels) in enumerate(loader):  # mark: loop
-        if hangs and (told.is_set() if how == "memory" else step == STEP):
+        if step == STEP and hangs:
             hang(how)
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(inputs), labels)

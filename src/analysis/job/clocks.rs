@@ -23,9 +23,9 @@
 //! A thread that waits for a device may spin, and then it has no sleep: its ends are known by polls
 //! only, and the mean of the host's ranks is taken. A rank that arrives last has still to launch
 //! what follows, and its wait ends later; it is seen to wait seldom, and left out. (Of 4 recorded
-//! jobs of 4 ranks with NCCL that spin on two CPUs, each cut into two hosts in the three possible
-//! ways, clocks were off by 0.5 ms in the mean and 0.9 at most. Without the ends around which a
-//! rank had no CPU for a tenth of a tick it was 1.1 and 2.4.)
+//! jobs of 4 ranks with NCCL that spin on two CPUs, two on each host, clocks were off by 0.3, 0.8,
+//! 1.0 and 1.0 ms; with step numbers alone, and without the ends around which a rank had no CPU for
+//! a tenth of a tick, by 0.8 to 3.6.)
 //!
 //! Which steps of two hosts are the same shows in their lengths, which vary alike; where they do
 //! not, in counters that count alike on all ranks (an optimizer's `state`, a trainer's steps).
@@ -276,7 +276,7 @@ fn ends(clock: &Clock, ranks: &[&Rank], from_ns: i64) -> Option<Ends> {
             let ahead = rank.facts.counted.clone();
             counted.extend(ahead.and_then(|(what, by)| Some((what, by.checked_sub(shift)?))));
             let own = match by_wakes || step_s >= LONG_STEP_TICKS * tick_ns(rank) / 1e9 {
-                true => by_time(&own, &numbering, step_s),
+                true => by_time(own, &numbering, shift, step_s),
                 false => {
                     let own = own.into_iter();
                     own.map(|(step, at)| (step.saturating_add_signed(shift), at))
@@ -317,19 +317,24 @@ fn ends(clock: &Clock, ranks: &[&Rank], from_ns: i64) -> Option<Ends> {
     })
 }
 
-/// Ends by the numbers of another rank of the host: each is of the step that ended next to it, and
-/// left out where that is more than half a step away.
-fn by_time(own: &Steps, numbering: &Steps, step_s: f64) -> Steps {
+/// Ends by the numbers of another rank of the host, which are `shift` higher: each is of the step
+/// that ended next to it. Of steps whose end the other did not see the number alone tells.
+fn by_time(own: Steps, numbering: &Steps, shift: i64, step_s: f64) -> Steps {
     let ends: Vec<(u64, f64)> = numbering.iter().map(|(&step, &at)| (step, at)).collect();
-    let near = |&at: &f64| {
+    let place = |(step, at): (u64, f64)| {
         let after = ends.partition_point(|end| end.1 <= at);
         let around = [after.checked_sub(1), Some(after)].into_iter().flatten();
-        let around = around.filter_map(|index| ends.get(index));
-        let distance = |end: &&(u64, f64)| (end.1 - at).abs();
-        let nearest = around.min_by(|a, b| distance(a).total_cmp(&distance(b)))?;
-        (distance(&nearest) <= step_s / 2.0).then_some((nearest.0, at))
+        let near = around
+            .filter_map(|index| ends.get(index))
+            .filter(|end| (end.1 - at).abs() <= step_s / 2.0);
+        let nearest = near.min_by(|a, b| (a.1 - at).abs().total_cmp(&(b.1 - at).abs()));
+        let moved = step.saturating_add_signed(shift);
+        match nearest {
+            Some(end) => Some((end.0, at)),
+            None => (!numbering.contains_key(&moved)).then_some((moved, at)),
+        }
     };
-    own.values().filter_map(near).collect()
+    own.into_iter().filter_map(place).collect()
 }
 
 fn by_step(all: &[Steps]) -> BTreeMap<u64, Vec<f64>> {

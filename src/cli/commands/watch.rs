@@ -217,14 +217,6 @@ impl Watch {
                 Err(_) => return Found::Nothing,
             };
             let marks = Marks::of(&dump);
-            // Where it is cannot be read, and that it does not run is known.
-            let stands = self
-                .silent(&dump)
-                .is_some_and(|(pid, tid)| !counters.has_run(&self.last, pid, tid));
-            if stands {
-                self.last = counters;
-                return self.judge_if_due();
-            }
             if marks != self.marks || marks.is_empty() || counters.has_started(&self.moved) {
                 self.longest = self.longest.max(self.moved_at.elapsed());
                 self.moved_at = Instant::now();
@@ -240,17 +232,6 @@ impl Watch {
             self.remember(&dump);
         }
         self.last = counters;
-        self.judge_if_due()
-    }
-
-    /// The first known trainer whose memory does not answer: its pid, and its training thread.
-    fn silent(&self, dump: &Dump) -> Option<(i32, i32)> {
-        let mut known = self.training.iter().copied();
-        known.find(|(pid, _)| dump.silent.contains(pid))
-    }
-
-    /// Judges the standstill if it lasts for long enough.
-    fn judge_if_due(&mut self) -> Found {
         if self.half.is_none() && self.moved_at.elapsed() >= self.patience() / 2 {
             self.half = Some(self.last.clone());
             return Found::Nothing;
@@ -279,14 +260,11 @@ impl Watch {
         let Ok((dump, _)) = take_one(&self.plan.look) else {
             return Found::Nothing;
         };
-        let judgement = match self.silent(&dump) {
-            Some((pid, _)) => Judgement::Hang(format!(
-                "the memory of process {pid} does not answer, and its training thread does not run: a thread of it holds the mmap lock, or waits for it, in the kernel"
-            )),
-            // It moves again, or its stacks were not read alike.
-            None if Marks::of(&dump) != self.marks => return Found::Nothing,
-            None => judge(&dump, &self.since(&dump)),
-        };
+        // It moves again, or its stacks were not read alike.
+        if Marks::of(&dump) != self.marks {
+            return Found::Nothing;
+        }
+        let judgement = judge(&dump, &self.since(&dump));
         // What ends just now is another thing in the snapshot than a moment later: a hang is one at
         // two looks in a row.
         let was_suspected = self.is_suspected;

@@ -282,7 +282,6 @@ fn dump(look: Look) -> Dump {
         stops_ns: look.stops_us.iter().map(|&us| ns(us, 1e3)).collect(),
         processes: look.processes.into_iter().map(process).collect(),
         missing: look.missing,
-        silent: Vec::new(),
         nccl_ras: look.nccl_ras.into_iter().map(ras).collect(),
         memory: None,
     }

@@ -8,7 +8,7 @@ use crate::memory::Memory;
 use crate::python::layout::objects::ObjectLayout;
 
 /// The class of arrays, and the base of those in files, whose data another object has.
-pub(super) const ARRAY: &str = "ndarray";
+pub(super) const ARRAY: &str = "numpy.ndarray";
 
 const DIMENSIONS: u32 = 24;
 const LENGTHS: u32 = 32;
