@@ -21,6 +21,13 @@ pub fn kernel_release() -> String {
         .unwrap_or_default()
 }
 
+/// Version and patch level of a kernel release: (6, 18) of `6.18.5-generic`.
+pub fn kernel_version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(['.', '-']);
+    let mut next = || numbers.next()?.parse().ok();
+    Some((next()?, next()?))
+}
+
 /// CPUs that this process may use; 0 if unknown.
 pub fn cpus() -> u32 {
     std::thread::available_parallelism().map_or(0, |count| u32::try_from(count.get()).unwrap_or(0))
@@ -171,6 +178,14 @@ mod tests {
         assert_eq!(parse_throttled(version_1), Some(77));
         assert_eq!(parse_throttled("usage_usec 9\n"), None);
         assert_eq!(parse_throttled("throttled_usec x"), None);
+    }
+
+    #[test]
+    fn kernels_have_a_version() {
+        assert_eq!(kernel_version("6.18.5-generic"), Some((6, 18)));
+        assert_eq!(kernel_version("4.18.0-553.el8_10.x86_64"), Some((4, 18)));
+        assert_eq!(kernel_version("5"), None);
+        assert!(kernel_version(&kernel_release()).is_some());
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! and the thread goes on. A thread that is off its CPU is sampled when it runs again.
 #![allow(unsafe_code)]
 
-use super::host::kernel_release;
+use super::host::{kernel_release, kernel_version};
 use crate::arch::{Architecture, Machine};
 use crate::model::registers::Registers;
 use nix::errno::Errno;
@@ -68,9 +68,7 @@ pub fn scope() -> io::Result<Scope> {
 /// system hang caused by cpu-clock usage", in 6.18; later 6.17.x have it, too, from a version on
 /// that is not known here). Source: async-profiler's issue 1578 and pull request 1599.
 fn hangs(release: &str) -> bool {
-    let mut numbers = release.split(['.', '-']);
-    let version = (numbers.next(), numbers.next());
-    matches!(version, (Some("6"), Some("16" | "17")))
+    matches!(kernel_version(release), Some((6, 16 | 17)))
 }
 
 /// A sample; the stack is in the buffer that was handed over for it.

@@ -135,6 +135,11 @@ impl ResidentMemory {
         }
     }
 
+    /// After an exec: see [`ProcessMemory::open_again`].
+    pub fn open_again(&self) {
+        self.memory.open_again();
+    }
+
     /// Clears the ranges that were looked up.
     pub fn forget(&self) {
         self.known.borrow_mut().clear();
@@ -278,7 +283,7 @@ impl ResidentMemory {
             let mut read = self.read_table(page, &mut entries[..count * 8]);
             let begins = page <= address;
             let is_present = read > 0 && state(&entries, 0, read) == Page::Present;
-            if begins && !is_present && self.open_again() {
+            if begins && !is_present && self.open_table_again() {
                 read = self.read_table(page, &mut entries[..count * 8]);
             }
             for index in 0..count {
@@ -303,7 +308,7 @@ impl ResidentMemory {
     /// Opens the page table again, with a minimum interval. The file refers to the memory that the
     /// process had when it was opened: an exec replaces that memory, and between vfork and exec it
     /// is the parent's.
-    fn open_again(&self) -> bool {
+    fn open_table_again(&self) -> bool {
         let now_ns = monotonic_ns();
         if now_ns < self.opened_ns.get() + OPENED_NS {
             return false;

@@ -79,6 +79,12 @@ impl AllocatedReadings {
         }
     }
 
+    /// Another program runs: nothing is read until its words are known.
+    pub(super) fn forget(&mut self) {
+        self.words.clear();
+        self.memory.open_again();
+    }
+
     /// Reads these words from now on.
     pub(super) fn set(&mut self, words: Vec<u64>) {
         self.words = words;

@@ -165,7 +165,8 @@ impl TracedProcess {
         self.states_read_ns = 0;
         self.thread_states.clear();
         if exec {
-            self.allocated.set(Vec::new());
+            self.memory.open_again();
+            self.allocated.forget();
         }
         for thread in &mut self.threads {
             thread.plan.set_states(&[]);
