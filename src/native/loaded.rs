@@ -4,14 +4,14 @@ use super::image::{ElfImage, ModuleBytes};
 use super::modules::{Module, ModuleStore};
 use crate::arch::{Architecture, Machine};
 use crate::elf::names::ElfNames;
-use crate::elf::{HEADER_BYTES, HeaderTable, Segments, find_build_id};
+use crate::elf::{HEADER_BYTES, HeaderTable, LoadSegment, Segments, find_build_id};
 use crate::memory::Memory;
 use crate::model::mapping::Mapping;
 use crate::model::module::ModuleKind;
 use crate::model::text::file_name;
 use std::sync::Arc;
 
-/// Linux maps files in pages of this size; larger ones are multiples.
+/// Linux maps files in pages of this size, or of a multiple of it.
 const PAGE: u64 = Machine::PAGE_BYTES;
 /// Maximum size of the vDSO; it has always had 1 to 2 pages.
 const MAX_VDSO: u64 = 1 << 20;
@@ -352,11 +352,22 @@ impl MappedHeaders {
     /// The headers of the file whose executable mapping is at `position`.
     fn read(mappings: &[Mapping], position: usize, memory: &dyn Memory) -> Option<Self> {
         let code = &mappings[position];
-        // The loader maps a file's segments upwards from its headers.
-        let first = mappings[..=position]
+        // The loader maps a file's segments upwards from its headers. Where pages are large, the
+        // file's first one may be in several segments.
+        let mut firsts = mappings[..=position]
             .iter()
             .rev()
-            .find(|mapping| mapping.offset == 0 && mapping.same_file(code))?;
+            .filter(|mapping| mapping.offset == 0 && mapping.same_file(code));
+        firsts.find_map(|first| Self::of(first, code, mappings, memory))
+    }
+
+    /// The same, if the file's headers are those that `first` begins with.
+    fn of(
+        first: &Mapping,
+        code: &Mapping,
+        mappings: &[Mapping],
+        memory: &dyn Memory,
+    ) -> Option<Self> {
         let mut header = [0; HEADER_BYTES];
         memory.read_exact(first.start, &mut header).ok()?;
         let table = HeaderTable::parse(&header).ok()?;
@@ -368,11 +379,8 @@ impl MappedHeaders {
             .read_bytes(first.start.checked_add(table.offset)?, table.bytes())
             .ok()?;
         let segments = Segments::parse(&bytes, table.count).ok()?;
-        let lowest = segments
-            .loads
-            .iter()
-            .find(|load| page_floor(load.offset) == 0)?;
-        let bias = first.start.wrapping_sub(page_floor(lowest.address));
+        let lowest = segments.loads.iter().find(|load| load.offset < PAGE)?;
+        let bias = first.start.wrapping_sub(start_of_file(lowest));
         if !is_placed(&segments, code, bias) || !has_notes(&segments, mappings, code, bias) {
             return None;
         }
@@ -405,19 +413,23 @@ impl MappedHeaders {
 /// Whether `code` is where a module with these segments and this bias has code of that file offset.
 /// The offset alone is ambiguous: that of OpenBLAS is in two segments, whose pages overlap in the
 /// file.
+///
+/// A segment is mapped from the start of a page on, and of which size pages are does not matter: by
+/// as much as the address is lower the offset is, too.
 fn is_placed(segments: &Segments, code: &Mapping, bias: u64) -> bool {
-    segments
-        .loads
-        .iter()
-        .filter(|load| load.executable)
-        .any(|load| {
-            let first_offset = page_floor(load.offset);
-            let first_address = bias.wrapping_add(page_floor(load.address));
-            // Also a part of a segment: mprotect splits mappings.
-            code.offset >= first_offset
-                && code.start.wrapping_sub(first_address) == code.offset - first_offset
-                && code.offset < load.offset.saturating_add(load.file_size)
-        })
+    let executable = segments.loads.iter().filter(|load| load.executable);
+    executable.into_iter().any(|load| {
+        let file_start = bias.wrapping_add(start_of_file(load));
+        // Also a part of a segment: mprotect splits mappings.
+        code.start.wrapping_sub(file_start) == code.offset
+            && code.offset.saturating_add(code.size()) > load.offset
+            && code.offset < load.offset.saturating_add(load.file_size)
+    })
+}
+
+/// The address that the file's first byte would have if all of it were mapped as this segment is.
+fn start_of_file(load: &LoadSegment) -> u64 {
+    load.address.wrapping_sub(load.offset)
 }
 
 /// Whether all notes of the module are mapped. A file that patchelf changed may have its build-id
@@ -444,8 +456,4 @@ fn pieces_of(code: &Mapping, mappings: &[Mapping]) -> Vec<(u64, u64, u64)> {
         .filter(|mapping| mapping.same_file(code))
         .map(|mapping| (mapping.start, mapping.end, mapping.offset))
         .collect()
-}
-
-fn page_floor(address: u64) -> u64 {
-    address & !(PAGE - 1)
 }

@@ -1,9 +1,10 @@
 //! The [`Architecture`] of aarch64.
 
 use super::{CALLEE_SAVED, Call, FRAME_POINTER, RETURN_ADDRESS, STACK_POINTER};
-use super::{call_around, calls, frame, without_signature};
+use super::{address_bits, call_around, calls, frame, without_signature};
 use crate::arch::{Architecture, CodeFrame, SignalFrame, SystemCall};
 use nix::libc::user_regs_struct;
+use std::sync::LazyLock;
 
 /// aarch64, 64-bit programs. DWARF numbers (DWARF for the Arm 64-bit architecture, section 4.1): 0
 /// to 30 x0 to x30, 31 sp, 32 pc.
@@ -31,7 +32,11 @@ impl Architecture for Aarch64 {
     const VENDOR: gimli::Vendor = gimli::Vendor::AArch64;
 
     fn return_address(word: u64) -> u64 {
-        without_signature(word)
+        static BITS: LazyLock<u32> = LazyLock::new(|| {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+            address_bits(&maps)
+        });
+        without_signature(word, *BITS)
     }
 
     const LONGEST_CALL: usize = 4;

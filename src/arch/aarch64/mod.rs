@@ -17,17 +17,33 @@ const STACK_POINTER: usize = 31;
 const CALLEE_SAVED: &[usize] = &[19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29];
 
 /// `word` without the signature that pointer authentication puts into the upper bits of a return
-/// address (Linux, Documentation/arch/arm64/pointer-authentication.rst).
+/// address (Linux, Documentation/arch/arm64/pointer-authentication.rst), where programs have
+/// addresses of `bits` bits.
 ///
-/// Bit 55 says whether an address is the kernel's; of a program's addresses, which end below 1 <<
-/// 48, all bits above may hold a signature (`ptrauth_user_pac_mask` in
-/// arch/arm64/include/asm/pointer_auth.h) or a tag. Larger address spaces are given only to
-/// programs that ask for them (Documentation/arch/arm64/memory.rst).
-fn without_signature(word: u64) -> u64 {
+/// Bit 55 says whether an address is the kernel's; of a program's addresses, all bits above may
+/// hold a signature (`ptrauth_user_pac_mask` in arch/arm64/include/asm/pointer_auth.h) or a tag.
+fn without_signature(word: u64, bits: u32) -> u64 {
     match word & (1 << 55) {
-        0 => word & ((1 << 48) - 1),
+        0 => word & ((1 << bits) - 1),
         _ => word,
     }
+}
+
+/// Bits of the addresses of this kernel's programs: 39, 42, 47 or 48, as it was built. Larger
+/// address spaces are given only to programs that ask for them
+/// (Documentation/arch/arm64/memory.rst). The first thread's stack lies at their upper end, below
+/// at most 16 GB that are left out at random; those of other threads lie low where stacks are not
+/// limited (`mmap_is_legacy`, mm/util.c). `maps`: of a process (proc_pid_maps(5)).
+fn address_bits(maps: &str) -> u32 {
+    let stack = maps.lines().find(|line| line.ends_with("[stack]"));
+    let last = stack.and_then(|line| {
+        let (_, rest) = line.split_once('-')?;
+        let end = u64::from_str_radix(rest.split(' ').next()?, 16).ok()?;
+        end.checked_sub(1)
+    });
+    let bits = last.map_or(48, |last| u64::BITS - last.leading_zeros());
+    let mut known = [39, 42, 47].into_iter();
+    known.find(|&known| bits <= known).unwrap_or(48)
 }
 
 /// What a thread's registers say of the system call that it is in.
@@ -57,14 +73,32 @@ mod tests {
 
     #[test]
     fn a_signature_is_taken_off_a_programs_address() {
-        assert_eq!(without_signature(0x0000_ffff_8123_4568), 0xffff_8123_4568);
-        assert_eq!(without_signature(0x002c_ffff_8123_4568), 0xffff_8123_4568);
-        assert_eq!(without_signature(0xff5b_aaaa_8123_4568), 0xaaaa_8123_4568);
-        assert_eq!(
-            without_signature(0xffff_8000_1234_5678),
-            0xffff_8000_1234_5678
-        );
-        assert_eq!(without_signature(0), 0);
+        for (signed, bits, address) in [
+            (0x0000_ffff_8123_4568, 48, 0xffff_8123_4568),
+            (0x002c_ffff_8123_4568, 48, 0xffff_8123_4568),
+            (0xff5b_aaaa_8123_4568, 48, 0xaaaa_8123_4568),
+            (0xffff_8000_1234_5678, 48, 0xffff_8000_1234_5678),
+            (0x007a_bc7f_8123_4568, 39, 0x007f_8123_4568),
+            (0, 48, 0),
+        ] {
+            assert_eq!(without_signature(signed, bits), address, "{signed:x}");
+        }
+    }
+
+    #[test]
+    fn a_stack_tells_how_long_addresses_are() {
+        let low = "400000000000-400000001000 rw-p 00000000 00:00 0\n";
+        for (end, bits) in [
+            ("fffff1234000", 48),
+            ("1000000000000", 48),
+            ("7fff81234000", 47),
+            ("3ff81234000", 42),
+            ("7f81234000", 39),
+        ] {
+            let maps = format!("{low}1000-{end} rw-p 00000000 00:00 0      [stack]\n");
+            assert_eq!(address_bits(&maps), bits, "{end}");
+        }
+        assert_eq!(address_bits(low), 48);
     }
 
     #[test]
