@@ -103,8 +103,15 @@ impl ProcessMemory {
     }
 }
 
-/// What the modules and optimizers of a process held at the last reading that is kept; `None` where
-/// there is none.
+/// What the modules and optimizers of a process held, at each reading that is kept.
+pub(super) fn kept_held(profile: &Profile, process: ProcessId) -> Vec<KeptHeld> {
+    let conditions = profile.sideband.conditions.iter();
+    let own = conditions.filter(|each| each.process == process && each.name == facts::HELD);
+    own.filter_map(|each| KeptHeld::parse(&each.value))
+        .collect()
+}
+
+/// The last of [`kept_held`] of the time that is reported; `None` where there is none.
 pub fn held(profile: &Profile, process: ProcessId) -> Option<KeptHeld> {
     let conditions = profile.sideband.conditions.iter().rev();
     let own = conditions.filter(|each| each.process == process && each.name == facts::HELD);

@@ -1,11 +1,11 @@
 //! The most device memory that tensors had in each step, and what it was of.
 
+use super::memory_code::kept_held;
 use super::progress::{Step, timed_steps};
 use super::tracks::of_pid;
-use crate::model::held::{Held, Holding, KeptHeld};
+use crate::model::held::{Held, Holding};
 use crate::model::ids::ProcessId;
 use crate::model::profile::Profile;
-use crate::model::progress::facts;
 use crate::model::track::{TrackKind, TrackPoint};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -65,7 +65,9 @@ pub fn step_peaks(profile: &Profile, process: ProcessId) -> Option<StepPeaks> {
     let all: Vec<StepPeak> = timed
         .filter_map(|(step, _)| of_step(step, readings))
         .collect();
-    let kept = kept(profile, process);
+    let kept = kept_held(profile, process).into_iter();
+    let kept = kept.filter_map(|each| Some((each.time_ns, each.result.ok()?)));
+    let kept: Vec<(u64, Held)> = kept.collect();
     let highest = all.iter().max_by_key(|each| each.highest)?;
     let since_ns = kept.first().map_or(u64::MAX, |(time_ns, _)| *time_ns);
     let covered = all.iter().filter(|each| each.step.start_ns >= since_ns);
@@ -99,22 +101,10 @@ fn median(values: impl Iterator<Item = u64>) -> Option<u64> {
     values.get(values.len() / 2).copied()
 }
 
-/// What modules and optimizers held at each reading that is kept, with its time.
-fn kept(profile: &Profile, process: ProcessId) -> Vec<(u64, Held)> {
-    let conditions = profile.sideband.conditions.iter();
-    let own = conditions.filter(|each| each.process == process && each.name == facts::HELD);
-    own.filter_map(|each| {
-        let kept = KeptHeld::parse(&each.value)?;
-        Some((kept.time_ns, kept.result.ok()?))
-    })
-    .collect()
-}
-
 fn parts(kept: &[(u64, Held)], peak: &StepPeak) -> Option<PeakParts> {
     let mut known = kept.iter().rev();
     let (_, held) = known.find(|(time_ns, _)| *time_ns <= peak.step.start_ns)?;
-    let is_whole = |held: &Held| held.cut.is_none() && held.unread.is_empty();
-    if !is_whole(held) {
+    if !held.is_whole() {
         return None;
     }
     let of = |held: &Held, holding: Holding| -> u64 {

@@ -105,6 +105,11 @@ pub struct Held {
 }
 
 impl Held {
+    /// Whether all objects were visited, and all tensors read.
+    pub fn is_whole(&self) -> bool {
+        self.cut.is_none() && self.unread.is_empty()
+    }
+
     /// Sums over all modules, by kind, type and device, in this order.
     pub fn totals(&self) -> Vec<HeldPart> {
         let mut totals = Vec::new();

@@ -30,16 +30,15 @@
 //! Which steps of two hosts are the same shows in their lengths, which vary alike; where they do
 //! not, in counters that count alike on all ranks (an optimizer's `state`, a trainer's steps).
 
+use super::lines::{least_squares, robust_line};
 use super::ranks::Rank;
-use crate::analysis::slopes::{middle, slopes};
+use super::same_steps::{Steps, best_shift, by_step, by_time, differences, mean_distance, step_s};
 use crate::model::reduction::{Reduction, SyncEnd};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
 /// Ends that an alignment needs.
 const FEWEST: usize = 30;
-/// Differences that are kept for the pairs of Theil and Sen.
-const MOST_FOR_PAIRS: usize = 250;
 /// A difference that is farther from the line is an outlier. Each end is off by up to a tick, and
 /// polls come at nearly equal intervals: differences lie a tick apart from each other, so that
 /// their own spread is no measure.
@@ -58,9 +57,6 @@ const LONG_STEP_TICKS: f64 = 2.0;
 /// A rank that is seen to wait in less than this part of the steps in which others are arrives
 /// last.
 const SELDOM: f64 = 2.0 / 3.0;
-/// Ends by which shifts are compared at first, and shifts that are compared by all.
-const MOST_FOR_SHIFTS: usize = 200;
-const MOST_EXACT: usize = 8;
 /// Standard errors by which the scatter of the next best shift must be larger: that of a logarithm
 /// of a standard deviation of `n` values is 0.7 by the square root of `n`.
 const SURE: f64 = 3.0;
@@ -119,9 +115,6 @@ pub fn wall_offset_ns(reduction: &Reduction) -> i64 {
     ns(reduction.started_wall_ns).saturating_sub(ns(reduction.started_ns))
 }
 
-/// Times of ends by the numbers of steps, s.
-type Steps = BTreeMap<u64, f64>;
-
 /// Ends of a host's steps.
 struct Ends {
     /// By step the mean of its ranks, by the wall clock, in seconds since the run's start. The same
@@ -138,14 +131,6 @@ struct Ends {
     counts_from_start: bool,
     /// As in [`crate::model::reduction::ReducedRank::counted`].
     counted: Option<(String, i64)>,
-}
-
-/// Mean length of a step.
-fn step_s(steps: &Steps) -> f64 {
-    let ends = steps.first_key_value().zip(steps.last_key_value());
-    ends.map_or(0.0, |(first, last)| {
-        (last.1 - first.1) / (last.0 - first.0).max(1) as f64
-    })
 }
 
 /// Clocks of all hosts: `recordings` by host and [`wall_offset_ns`], and their ranks.
@@ -317,86 +302,6 @@ fn ends(clock: &Clock, ranks: &[&Rank], from_ns: i64) -> Option<Ends> {
     })
 }
 
-/// Ends by the numbers of another rank of the host, which are `shift` higher: each is of the step
-/// that ended next to it. Of steps whose end the other did not see the number alone tells.
-fn by_time(own: Steps, numbering: &Steps, shift: i64, step_s: f64) -> Steps {
-    let ends: Vec<(u64, f64)> = numbering.iter().map(|(&step, &at)| (step, at)).collect();
-    let place = |(step, at): (u64, f64)| {
-        let after = ends.partition_point(|end| end.1 <= at);
-        let around = [after.checked_sub(1), Some(after)].into_iter().flatten();
-        let near = around
-            .filter_map(|index| ends.get(index))
-            .filter(|end| (end.1 - at).abs() <= step_s / 2.0);
-        let nearest = near.min_by(|a, b| (a.1 - at).abs().total_cmp(&(b.1 - at).abs()));
-        let moved = step.saturating_add_signed(shift);
-        match nearest {
-            Some(end) => Some((end.0, at)),
-            None => (!numbering.contains_key(&moved)).then_some((moved, at)),
-        }
-    };
-    own.into_iter().filter_map(place).collect()
-}
-
-fn by_step(all: &[Steps]) -> BTreeMap<u64, Vec<f64>> {
-    let mut of_step: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
-    for (&step, &at) in all.iter().flatten() {
-        of_step.entry(step).or_default().push(at);
-    }
-    of_step
-}
-
-/// Differences of the same steps, with the numbers of one side shifted: time and difference, s.
-fn differences(own: &Steps, to: &Steps, shift: i64) -> Vec<(f64, f64)> {
-    let same = |(&step, &at): (&u64, &f64)| {
-        let step = step.checked_add_signed(shift)?;
-        Some((at, at - to.get(&step)?))
-    };
-    own.iter().filter_map(same).collect()
-}
-
-fn mean_distance(differences: &[(f64, f64)]) -> f64 {
-    let sum: f64 = differences.iter().map(|point| point.1.abs()).sum();
-    sum / differences.len().max(1) as f64
-}
-
-/// By how much numbers of steps differ, at most `most` from what the times suggest: the shift with
-/// the least score, that score, and the next best.
-fn best_shift(
-    own: &Steps,
-    to: &Steps,
-    most: i64,
-    score: &impl Fn(&[(f64, f64)]) -> f64,
-) -> Option<(i64, f64, f64)> {
-    let (first, at) = own.first_key_value()?;
-    let near = to
-        .iter()
-        .min_by(|a, b| (a.1 - at).abs().total_cmp(&(b.1 - at).abs()))?;
-    let start = i64::try_from(*near.0).ok()?.checked_sub_unsigned(*first)?;
-    let every = own.len().div_ceil(MOST_FOR_SHIFTS).max(1);
-    let some: Steps = own
-        .iter()
-        .step_by(every)
-        .map(|(&step, &at)| (step, at))
-        .collect();
-    let scored = |own: &Steps, shift: i64| {
-        let all = differences(own, to, shift);
-        // A few that happen to agree show nothing.
-        (2 * all.len() >= own.len()).then(|| (score(&all), shift))
-    };
-    let mut scores: Vec<(f64, i64)> = (start.saturating_sub(most)..=start.saturating_add(most))
-        .filter_map(|shift| scored(&some, shift))
-        .collect();
-    scores.sort_by(|a, b| a.0.total_cmp(&b.0));
-    scores.truncate(MOST_EXACT);
-    let mut scores: Vec<(f64, i64)> = scores
-        .iter()
-        .filter_map(|&(_, shift)| scored(own, shift))
-        .collect();
-    scores.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let (best, shift) = *scores.first()?;
-    Some((shift, best, scores.get(1).map_or(f64::MAX, |next| next.0)))
-}
-
 /// How long a rank is in the last collective of a step, in ticks, on average.
 fn ticks_in_it(rank: &Rank) -> f64 {
     let ends = rank.facts.sync_ends.iter();
@@ -426,21 +331,6 @@ fn lag(lasts: f64) -> f64 {
 
 fn tick_ns(rank: &Rank) -> f64 {
     rank.facts.wall_ns as f64 / rank.facts.ticks.max(1) as f64
-}
-
-/// A line through differences.
-#[derive(Clone, Copy, Debug)]
-struct Line {
-    /// The mean time, s.
-    middle_s: f64,
-    offset_s: f64,
-    drift: f64,
-}
-
-impl Line {
-    fn at(&self, at_s: f64) -> f64 {
-        self.offset_s + self.drift * (at_s - self.middle_s)
-    }
 }
 
 fn align(
@@ -512,46 +402,6 @@ fn align(
         steps: near.len(),
         error_s: error_s.hypot(of_ranks),
     };
-}
-
-/// The line that outliers do not move.
-fn robust_line(all: &[(f64, f64)]) -> Line {
-    let every = all.len().div_ceil(MOST_FOR_PAIRS).max(1);
-    let some: Vec<(f64, f64)> = all.iter().copied().step_by(every).collect();
-    let drift = middle(&slopes(&some));
-    let middle_s = all.iter().map(|point| point.0).sum::<f64>() / all.len() as f64;
-    let rest = all
-        .iter()
-        .map(|point| point.1 - drift * (point.0 - middle_s));
-    let mut rest: Vec<f64> = rest.collect();
-    rest.sort_by(f64::total_cmp);
-    Line {
-        middle_s,
-        offset_s: middle(&rest),
-        drift,
-    }
-}
-
-/// The line of least squares, the standard deviation of a difference from it, and the sum of the
-/// squares of times.
-fn least_squares(all: &[(f64, f64)]) -> (Line, f64, f64) {
-    let count = all.len().max(1) as f64;
-    let middle_s = all.iter().map(|point| point.0).sum::<f64>() / count;
-    let offset_s = all.iter().map(|point| point.1).sum::<f64>() / count;
-    let times: f64 = all.iter().map(|point| (point.0 - middle_s).powi(2)).sum();
-    let products = all.iter();
-    let products = products.map(|point| (point.0 - middle_s) * (point.1 - offset_s));
-    let line = Line {
-        middle_s,
-        offset_s,
-        drift: products.sum::<f64>() / times.max(f64::MIN_POSITIVE),
-    };
-    let rest = all.iter().map(|point| (point.1 - line.at(point.0)).powi(2));
-    (
-        line,
-        (rest.sum::<f64>() / (count - 2.0).max(1.0)).sqrt(),
-        times,
-    )
 }
 
 #[cfg(test)]
