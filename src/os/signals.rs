@@ -279,7 +279,8 @@ impl Drop for Signals {
         if let Some(Listener { waiter, .. }) = self.listener.take() {
             // SAFETY: the thread has not been joined, so that its handle is valid; it waits for
             // this signal, blocked.
-            unsafe { libc::pthread_kill(waiter.as_pthread_t(), farewell()) };
+            // musl's handle is a pointer, and Rust's a number.
+            unsafe { libc::pthread_kill(waiter.as_pthread_t() as libc::pthread_t, farewell()) };
             let _ = waiter.join();
         }
         if !self.is_last {

@@ -276,7 +276,13 @@ pub fn wait_for_any_stop(timeout: Duration) {
     }
 }
 
-fn ptrace(request: libc::c_uint, tid: i32, data: u64) -> Result<(), Errno> {
+/// musl declares a request as signed.
+#[cfg(target_env = "musl")]
+type Request = libc::c_int;
+#[cfg(not(target_env = "musl"))]
+type Request = libc::c_uint;
+
+fn ptrace(request: Request, tid: i32, data: u64) -> Result<(), Errno> {
     // SAFETY: the requests used here (SEIZE, INTERRUPT, DETACH) take integers and write to no
     // memory of ours.
     let result = unsafe { libc::ptrace(request, tid, 0_usize, data as usize) };
