@@ -21,6 +21,9 @@ use toml::de::{DeTable, DeValue};
 
 /// The file of a project, and the user's own.
 const FILE: &str = "torchspy.toml";
+/// A file that a project's tools share, and the table of torchspy's options in it.
+const SHARED_FILE: &str = "pyproject.toml";
+const SHARED_TABLE: &[&str] = &["tool", "torchspy"];
 /// Names a file to read instead of those; empty: none is read.
 const FILE_VARIABLE: &str = "TORCHSPY_CONFIG";
 /// Options that the environment does not set: torchspy gives `TORCHSPY_PID` to the programs that it
@@ -207,7 +210,9 @@ impl Settings {
                         "name a file, or leave the variable empty to read none",
                     )
                 })?;
-                settings.take(root, path, &text, &[])?;
+                let is_shared = path.file_name().is_some_and(|name| name == SHARED_FILE);
+                let table = if is_shared { SHARED_TABLE } else { &[] };
+                settings.take(root, path, &text, table)?;
             }
             None => {
                 if let Some((path, text, table)) = project_file() {
@@ -417,12 +422,12 @@ fn project_file() -> Option<(PathBuf, String, &'static [&'static str])> {
         if let Some(text) = read_trusted(&own) {
             return Some((own, text, &[]));
         }
-        let shared = folder.join("pyproject.toml");
+        let shared = folder.join(SHARED_FILE);
         // Others' files may be broken.
         if read(&shared).is_ok_and(|text| text.contains("[tool.torchspy"))
             && let Some(text) = read_trusted(&shared)
         {
-            return Some((shared, text, &["tool", "torchspy"]));
+            return Some((shared, text, SHARED_TABLE));
         }
     }
     None

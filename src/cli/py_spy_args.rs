@@ -27,7 +27,8 @@ pub(super) fn is_called(name: Option<&OsString>) -> bool {
 #[command(
     name = "py-spy",
     version = concat!("0.4.3 (torchspy ", env!("CARGO_PKG_VERSION"), ")"),
-    disable_help_subcommand = true
+    disable_help_subcommand = true,
+    infer_subcommands = true
 )]
 pub(super) struct PySpyArguments {
     #[command(subcommand)]
@@ -82,7 +83,7 @@ struct PySpyRecord {
     output: Option<PathBuf>,
     /// Format of the output
     #[arg(short, long, default_value = "flamegraph",
-          value_parser = ["flamegraph", "raw", "speedscope", "chrometrace"])]
+          ignore_case = true, value_parser = ["flamegraph", "raw", "speedscope", "chrometrace"])]
     format: String,
     /// Seconds to sample for, or unlimited
     #[arg(short, long, default_value = "unlimited")]
@@ -96,6 +97,12 @@ struct PySpyRecord {
     /// Ids of threads in the output
     #[arg(short, long)]
     threads: bool,
+    /// Taken, and of no effect: what a program prints is never held back
+    #[arg(long, hide = true)]
+    capture: bool,
+    /// Taken, and of no effect: where stderr is no terminal there is no progress
+    #[arg(long, hide = true)]
+    hideprogress: bool,
     #[command(flatten)]
     sampling: PySpySampling,
 }
@@ -180,7 +187,7 @@ fn record_plan(record: &PySpyRecord) -> Result<Plan, Failure> {
     let mut options = vec![
         "--force".into(),
         "--format".into(),
-        OsString::from(&record.format),
+        record.format.to_lowercase().into(),
         "--duration".into(),
         OsString::from(&record.duration),
     ];

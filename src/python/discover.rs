@@ -61,6 +61,8 @@ pub enum DiscoverError {
     /// Its program is one of 32 bits.
     #[error("a 32-bit program: torchspy reads those of 64 bits")]
     Narrow,
+    #[error("a program of Windows, under Wine: its Python frames are left out")]
+    Windows,
     #[error("the interpreter cannot be read: {0}")]
     Unreadable(ReadError),
     /// What was read is not an interpreter.
@@ -86,6 +88,13 @@ pub fn could_be_python(path: &str) -> bool {
 fn is_pypy(path: &str) -> bool {
     let name = file_name(path);
     name.strip_prefix("lib").unwrap_or(name).starts_with("pypy")
+}
+
+/// Wine's loader, which runs a Python of Windows: `wine64-preloader`, `wine-preloader`, `wine`.
+fn is_wine(path: &str) -> bool {
+    let name = file_name(path);
+    let name = name.strip_suffix("-preloader").unwrap_or(name);
+    matches!(name, "wine" | "wine64")
 }
 
 /// Whether it is an ELF file of class 1 (`ELFCLASS32`).
@@ -114,6 +123,8 @@ pub fn discover(
         let Some(symbols) = Symbols::find(image, &file) else {
             if is_pypy(image.path) {
                 reason = DiscoverError::OtherImplementation("PyPy");
+            } else if is_wine(image.path) {
+                reason = DiscoverError::Windows;
             }
             continue;
         };
@@ -375,6 +386,11 @@ mod tests {
         };
         let pypy = DiscoverError::OtherImplementation("PyPy");
         assert_eq!(discover(&[image], &memory), Err(pypy));
+        let wine = PythonImage {
+            path: "/usr/lib/wine/wine64-preloader",
+            ..image
+        };
+        assert_eq!(discover(&[wine], &memory), Err(DiscoverError::Windows));
         let narrow = PythonImage {
             bytes: &b"\x7fELF\x01\x01 and the rest".to_vec(),
             ..image

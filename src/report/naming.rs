@@ -53,11 +53,29 @@ fn script(command: &[String]) -> &str {
     let Some(program) = command.first() else {
         return "";
     };
+    let is_interpreter = |word: &str| {
+        let mut names = ["python", "pypy"].into_iter();
+        names.any(|name| file_name(word).starts_with(name))
+    };
+    let mut is_python = is_interpreter(program);
     let mut arguments = command.iter().skip(1);
     while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "-m" => return arguments.next().map_or("", String::as_str),
-            "-c" => return "command",
+        // Behind a launcher: `mpirun -np 2 python -m pkg`.
+        is_python |= is_interpreter(argument);
+        match python_option(argument) {
+            Some(('c', _)) if is_python => return "command",
+            Some(('m', rest)) if is_python || rest.is_empty() => {
+                let module = if rest.is_empty() {
+                    arguments.next().map_or("", String::as_str)
+                } else {
+                    rest
+                };
+                // Other programs have an option of this name, too.
+                if is_python || is_module(module) {
+                    return module;
+                }
+                continue;
+            }
             _ => {}
         }
         let name = file_name(argument);
@@ -70,6 +88,26 @@ fn script(command: &[String]) -> &str {
         }
     }
     file_name(program)
+}
+
+/// The option of Python's that ends its options, and the text that follows it in the same word:
+/// `-m`, `-mpkg`, `-um` (Python's command line takes switches together, Python/getopt.c).
+fn python_option(word: &str) -> Option<(char, &str)> {
+    let letters = word.strip_prefix('-')?;
+    let at = letters.find(|letter: char| !"bBdEiIOPqRsSuvx".contains(letter))?;
+    let option = letters[at..].chars().next()?;
+    matches!(option, 'c' | 'm').then(|| (option, &letters[at + 1..]))
+}
+
+fn is_module(text: &str) -> bool {
+    let mut parts = text.split('.');
+    parts.all(|part| {
+        let mut letters = part.chars();
+        letters
+            .next()
+            .is_some_and(|first| first.is_alphabetic() || first == '_')
+            && letters.all(|letter| letter.is_alphanumeric() || letter == '_')
+    })
 }
 
 /// A part of a file's name made of text from outside: no separator, not hidden, no `..`; empty if
@@ -195,6 +233,15 @@ mod tests {
         for (line, expected) in [
             ("python -m pkg.main --x", "pkg.main"),
             ("python -c pass", "command"),
+            ("python3.12 -um pkg.main --x", "pkg.main"),
+            ("python -mpkg.main", "pkg.main"),
+            ("python -Bcpass", "command"),
+            ("torchrun --nproc-per-node 2 -m pkg.fit --c 1", "pkg.fit"),
+            ("bash -c train", "bash"),
+            ("trainer -\u{2013}config x.yaml run.py", "run"),
+            ("mpirun -mca btl tcp python train.py", "train"),
+            ("mpirun -np 2 python -um pkg.fit", "pkg.fit"),
+            ("/opt/bin/trainer -m 5 -c a.yaml", "trainer"),
             ("torchrun --nproc-per-node 2 /a/b/fit.py", "fit"),
             ("/usr/bin/python3 app/__main__.py", "app"),
             ("/opt/bin/trainer --fast", "trainer"),

@@ -123,6 +123,28 @@ fn dumps_are_as_py_spys_3_13() {
     compare_dumps("3.13");
 }
 
+#[test]
+fn a_python_that_py_spys_walker_does_not_read_is_dumped_by_the_snapshot() {
+    let Some(python) = python("3.13t") else {
+        return;
+    };
+    let (_folder, own) = linked();
+    let target = at_rest(&python, &own);
+    let pid = target.pid().to_string();
+    let text = printed(&own, &["dump", "--pid", &pid]);
+    assert!(
+        text.contains(&format!("\nThread {pid} (idle): \"MainThread\"\n")),
+        "{text}"
+    );
+    assert!(
+        text.contains("(idle): \"worker-1\"\n    nap (at_rest.py:"),
+        "{text}"
+    );
+    let json = printed(&own, &["dump", "--pid", &pid, "--json"]);
+    let threads: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(threads.as_array().unwrap().len(), 5, "{json}");
+}
+
 /// Each stack without its count, which is that of the samples that were taken.
 fn raw_stacks(program: &Path, pid: &str, options: &[&str]) -> BTreeSet<String> {
     let folder = tempfile::tempdir().unwrap();

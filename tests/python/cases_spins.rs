@@ -4,7 +4,7 @@
 
 use crate::faults::{How, Recorder};
 use crate::on_each_python;
-use crate::stack_case::{Place, Sampled, doubt, dump, python_frames, samples, start};
+use crate::stack_case::{Place, Sampled, doubt, dump, python_frames, samples, start, start_with};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use torchspy::recording::reader::Recording;
@@ -106,9 +106,27 @@ fn said(case: &Case, fault: &str, frames: &[Place]) -> String {
 }
 
 fn every_stack_is_possible(version: &str) {
-    let Some(mut target) = start(version, "stack_spins.py", &[]) else {
+    stacks_are_possible(version, &[]);
+}
+
+/// Variables that make CPython's own compilers write code while the program runs, which no unwind
+/// table describes: frames in it are found by a guess. 3.14 and 3.15 have a JIT compiler where they
+/// were built with it (PEP 744), 3.12 and later trampolines for perf (`-X perf`).
+const COMPILERS: [(&str, &str); 2] = [("PYTHON_JIT", "1"), ("PYTHONPERFSUPPORT", "1")];
+
+fn every_stack_is_possible_with_a_jit(version: &str) {
+    stacks_are_possible(version, &COMPILERS[..1]);
+}
+
+fn every_stack_is_possible_with_trampolines(version: &str) {
+    stacks_are_possible(version, &COMPILERS[1..]);
+}
+
+fn stacks_are_possible(version: &str, environment: &[(&str, &str)]) {
+    let Some(mut target) = start_with(version, "stack_spins.py", &[], environment) else {
         return;
     };
+    let is_mark = |mark: &String| environment.is_empty() || !mark.starts_with("a guess");
     let program = Program::read(&target.ready());
     let how = How {
         options: &["--duration", "4s", "--rate", "500", "--max-stopped", "off"],
@@ -128,7 +146,10 @@ fn every_stack_is_possible(version: &str) {
             .map(|sample| (sample.frames.clone(), sample.partial.map(str::to_owned)))
             .collect();
         let of_case = dumped.iter().filter(|thread| thread["tid"] == case.tid);
-        stacks.extend(of_case.map(|thread| (python_frames(thread), doubt(thread))));
+        stacks.extend(of_case.map(|thread| {
+            let mark = doubt(thread).filter(is_mark);
+            (python_frames(thread), mark)
+        }));
         let mut complete = 0;
         all += stacks.len();
         for (frames, mark) in stacks {
@@ -236,6 +257,17 @@ on_each_python!(every_stack_is_possible:
     every_stack_is_possible_on_3_15 "3.15",
     every_stack_is_possible_on_3_13t "3.13t",
     every_stack_is_possible_on_3_14t "3.14t",
+);
+
+on_each_python!(every_stack_is_possible_with_a_jit:
+    with_a_jit_on_3_14 "3.14",
+    with_a_jit_on_3_15 "3.15",
+);
+
+on_each_python!(every_stack_is_possible_with_trampolines:
+    with_trampolines_on_3_12 "3.12",
+    with_trampolines_on_3_13 "3.13",
+    with_trampolines_on_3_14 "3.14",
 );
 
 #[test]

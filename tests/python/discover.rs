@@ -1,7 +1,12 @@
 //! Finding interpreters, their threads and who holds the GIL, on every interpreter that is
 //! installed.
 
+use crate::faults::program;
 use crate::python_target::{Image, Python};
+use crate::stack_case::{doubt, dump, python_frames};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use torchspy::memory::{LayeredMemory, Memory, SnapshotMemory};
 use torchspy::python::discover::{DiscoverError, Interpreter, discover};
@@ -238,3 +243,54 @@ on_each!(check_gil: gil_3_10 "3.10", gil_3_11 "3.11", gil_3_12 "3.12", gil_3_13 
     gil_3_15 "3.15");
 on_each!(check_subinterpreters: subinterpreters_3_11 "3.11", subinterpreters_3_12 "3.12", subinterpreters_3_13 "3.13",
     subinterpreters_3_14 "3.14", subinterpreters_3_15 "3.15", subinterpreters_3_13t "3.13t", subinterpreters_3_14t "3.14t");
+
+/// The interpreter is in a library that the program brings along, and both are replaced by others
+/// while it runs, as an upgrade does.
+#[test]
+fn an_embedded_interpreter_is_read_when_its_files_are_others() {
+    let Some(python) = Python::find("3.12") else {
+        return;
+    };
+    let config = Path::new(&python.path).with_file_name("python3.12-config");
+    let said = Command::new(config)
+        .args(["--embed", "--cflags", "--ldflags"])
+        .output()
+        .unwrap();
+    let flags = String::from_utf8(said.stdout).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let embedded = folder.path().join("trainer");
+    let built = Command::new("gcc")
+        .arg(program("embedded.c"))
+        .arg("-Wl,-rpath,$ORIGIN")
+        .args(flags.split_whitespace())
+        .arg("-o")
+        .arg(&embedded)
+        .status();
+    assert!(built.unwrap().success());
+    let library = folder.path().join("libpython3.12.so.1.0");
+    let prefix = Path::new(&python.path).parent().unwrap().parent().unwrap();
+    std::fs::copy(prefix.join("lib/libpython3.12.so.1.0"), &library).unwrap();
+    let mut child = Command::new(&embedded)
+        .env("PYTHONHOME", prefix)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    for file in [&embedded, &library] {
+        let next = folder.path().join("next");
+        std::fs::copy("/bin/true", &next).unwrap();
+        std::fs::rename(&next, file).unwrap();
+    }
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", child.id())).unwrap();
+    assert!(maps.contains(&format!("{} (deleted)", library.display())));
+    let threads = dump(child.id() as i32, &[]);
+    let frames = python_frames(&threads[0]);
+    let names: Vec<&str> = frames.iter().map(|(name, ..)| name.as_str()).collect();
+    assert_eq!(names, ["waits", "<module>"]);
+    assert_eq!((frames[0].2, frames[1].2), (3, 5));
+    assert_eq!(doubt(&threads[0]), None);
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}

@@ -35,6 +35,19 @@ impl Python {
         self.start_source(&std::fs::read_to_string(program).unwrap(), arguments)
     }
 
+    /// The same with more variables of the environment.
+    pub fn start_with(
+        &self,
+        program: &Path,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Target {
+        let mut command = self.command();
+        command.envs(environment.iter().copied());
+        let source = std::fs::read_to_string(program).unwrap();
+        self.start_as(command, &source, arguments)
+    }
+
     /// Starts a program.
     pub fn start_source(&self, source: &str, arguments: &[&str]) -> Target {
         self.start_as(self.command(), source, arguments)

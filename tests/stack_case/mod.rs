@@ -54,9 +54,20 @@ pub fn dump(pid: i32, options: &[&str]) -> Vec<Value> {
 
 /// A program of tests/programs, started; none where there is no such Python.
 pub fn start(version: &str, program: &str, arguments: &[&str]) -> Option<Target> {
+    start_with(version, program, arguments, &[])
+}
+
+/// The same with more variables of the environment.
+pub fn start_with(
+    version: &str,
+    program: &str,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> Option<Target> {
     let programs = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/");
     let program = format!("{programs}{program}");
-    Some(Python::find(version)?.start(program.as_ref(), arguments))
+    let python = Python::find(version)?;
+    Some(python.start_with(program.as_ref(), arguments, environment))
 }
 
 /// Python's frames among those of a thread, leaf first.

@@ -5,7 +5,7 @@ use crate::cli::dump_snapshot::take_one;
 use crate::cli::failure::Failure;
 use crate::cli::{hints, messages};
 use crate::os::process_info::{read_process_info, read_stat};
-use crate::report::dump::py_spy::{PySpyHead, render_json, render_text, with_stacks};
+use crate::report::dump::py_spy::{PySpyHead, render_json, render_text, view_of, with_stacks};
 use crate::sampling::py_spy_view::{PySpyViewOptions, read_py_spy_view};
 use std::process::ExitCode;
 
@@ -31,7 +31,12 @@ pub(crate) fn run(plan: &PySpyDumpPlan) -> Result<ExitCode, Failure> {
     let mut text = String::new();
     for process in &mut dump.processes {
         let is_root = plan.look.pids.contains(&process.pid);
-        let mut view = match read_py_spy_view(process.pid, plan.view) {
+        let executable = || {
+            let path = std::fs::read_link(format!("/proc/{}/exe", process.pid));
+            path.map_or_else(|_| String::new(), |path| path.display().to_string())
+        };
+        let read = read_py_spy_view(process.pid, plan.view);
+        let mut view = match read.or_else(|error| view_of(process, executable()).ok_or(error)) {
             Ok(view) => view,
             Err(error) if is_root => {
                 return Err(Failure::new(error).hint(format!(

@@ -1,10 +1,12 @@
 //! A dump in py-spy's own form, to the byte: for programs that parse it (py-spy 0.4,
 //! `src/dump.rs`, `src/stack_trace.rs`).
 
-use crate::model::dump::{DumpedFrame, DumpedThread};
+use crate::model::dump::{DumpedFrame, DumpedProcess, DumpedThread};
 use crate::model::py_spy_view::{Frame, PySpyView, StackTrace};
+use crate::model::sample::{Gil, ThreadState};
 use crate::report::folded::without_packages_folder;
 use crate::report::label::{file_name, is_start};
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 
 /// What heads the dump of a process.
@@ -32,6 +34,33 @@ pub fn with_stacks(view: &mut PySpyView, threads: &[DumpedThread], native: bool)
             None => {}
         }
     }
+}
+
+/// The view by a snapshot alone, of a Python that py-spy's walker does not read, as one without a
+/// GIL: ids of threads are the kernel's, and there are no variables. `None` without Python frames.
+pub fn view_of(process: &DumpedProcess, executable: String) -> Option<PySpyView> {
+    let is_python = |thread: &&DumpedThread| thread.frames.iter().any(|frame| frame.is_python);
+    let mut threads: Vec<&DumpedThread> = process.threads.iter().filter(is_python).collect();
+    threads.sort_by_key(|thread| Reverse(thread.tid));
+    let trace = |thread: &&DumpedThread| {
+        let id = u64::try_from(thread.tid).unwrap_or(0);
+        StackTrace {
+            pid: process.pid,
+            thread_id: id,
+            thread_name: thread.python_name.clone(),
+            os_thread_id: Some(id),
+            active: thread.state == ThreadState::Running,
+            owns_gil: thread.gil == Gil::Held,
+            frames: Vec::new(),
+            process_info: None,
+        }
+    };
+    (!threads.is_empty()).then(|| PySpyView {
+        version: process.python.clone(),
+        executable,
+        threads: threads.iter().map(trace).collect(),
+        tids: threads.iter().map(|thread| Some(thread.tid)).collect(),
+    })
 }
 
 fn merge(trace: &mut StackTrace, thread: &DumpedThread, native: bool) {

@@ -290,6 +290,7 @@ pub(super) fn is_own_note(note: &str) -> bool {
             r"^Python is still starting$",
             r"^PyPy, another implementation of Python than CPython: its Python frames are left out$",
             r"^a 32-bit program: torchspy reads those of 64 bits$",
+            r"^a program of Windows, under Wine: its Python frames are left out$",
             r"^(Python )?[0-9.]+ is (older than 3\.10|newer than this torchspy knows: its Python frames are left out)$",
             r"^the interpreter('s state makes no sense| cannot be read): [a-z0-9 ,]+$",
             r"^older than 3\.10: Python frames only, read without a stop$",
