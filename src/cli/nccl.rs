@@ -123,7 +123,7 @@ fn of_here(mut ras: Ras, inner: &FxHashMap<i32, i32>) -> Result<Ras, String> {
         }
         member.is_here
     };
-    let mut is_known = ras.communicators.is_empty();
+    let mut is_known = ras.communicators.is_empty() && !ras.may_be_others;
     for communicator in &mut ras.communicators {
         for rank in &mut communicator.ranks {
             is_known |= mark(&mut rank.member);
@@ -132,7 +132,8 @@ fn of_here(mut ras: Ras, inner: &FxHashMap<i32, i32>) -> Result<Ras, String> {
             is_known |= mark(&mut rank.member);
         }
     }
-    match is_known {
+    ras.may_be_others &= !is_known;
+    match is_known || ras.may_be_others {
         true => Ok(ras),
         false => Err(
             "another job answers there: none of its processes is among those that are read here"

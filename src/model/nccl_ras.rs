@@ -17,18 +17,45 @@ pub struct RasAnswer {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ras {
     pub nccl_version: String,
+    /// Only the text form has it.
+    pub job: Option<JobSize>,
+    /// Whether it may be another job's: the text form need not name any process.
+    pub may_be_others: bool,
     pub communicators: Vec<Communicator>,
+}
+
+/// How large a job is.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
+pub struct JobSize {
+    pub nodes: u32,
+    pub processes: u32,
+    pub gpus: u32,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Communicator {
-    /// NCCL's hash of it: `0xae94423cfbb2ef4a`.
+    /// NCCL's hash of it: `0xae94423cfbb2ef4a`. Empty where the text form reports nothing odd.
     pub hash: String,
     /// Number of its ranks.
     pub size: u32,
+    /// The text form names only ranks that are odd, with what is odd about them.
     pub ranks: Vec<RasRank>,
+    /// Ranks that the text form counts and does not name.
+    pub unnamed: Vec<UnnamedRanks>,
     /// Ranks of which RAS has no data.
     pub missing: Vec<MissingRank>,
+    /// How many more of them there are, which the text form does not name.
+    pub unnamed_missing: u32,
+}
+
+/// Ranks without names that have launched equally many collectives.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnnamedRanks {
+    /// Its kind: `AllReduce`.
+    pub collective: String,
+    pub launched: u64,
+    /// How many they are.
+    pub ranks: u32,
 }
 
 /// Whose rank it is.
@@ -36,10 +63,10 @@ pub struct Communicator {
 pub struct Member {
     /// The rank in the communicator.
     pub rank: u32,
-    /// Address of NCCL's network interface there, not a name.
+    /// Address of NCCL's network interface there, not a name. Empty where NCCL does not know it.
     pub host: String,
     /// As its process sees it, which in a container is another one than outside; as torchspy sees
-    /// it where `is_here`.
+    /// it where `is_here`. 0 where NCCL does not know it.
     pub pid: i32,
     /// Whether it is a process of the machine that was asked, and of its dump or recording.
     #[serde(rename = "here")]
@@ -51,7 +78,8 @@ pub struct RasRank {
     pub member: Member,
     /// What `ncclCommGetAsyncError` would return; 0 is success.
     pub async_error: i32,
-    /// Collectives that were launched, by kind: `AllReduce`.
+    /// Collectives that were launched, by kind: `AllReduce`; `collectives` of all kinds together
+    /// before NCCL 2.26.
     pub counts: Vec<(String, u64)>,
 }
 
@@ -81,8 +109,18 @@ pub struct RasSummary {
     /// Why there is no answer.
     pub error: Option<String>,
     pub nccl_version: String,
+    /// Null with NCCL 2.28.7 and later, whose JSON does not have it.
+    #[serde(default)]
+    pub job: Option<JobSize>,
+    /// Whether it may be another job's answer: NCCL before 2.28.7 names only ranks that are odd,
+    /// and none of them is a process of the dump or recording.
+    #[serde(default)]
+    pub may_be_others: bool,
     /// How many communicators the job has.
     pub communicators: u64,
+    /// In how many of them something is odd that NCCL says in words which are not read.
+    #[serde(default)]
+    pub unread: u64,
     /// Missing ranks and errors first.
     pub findings: Vec<RasFinding>,
     /// Further findings, which are not listed.
@@ -119,6 +157,8 @@ pub enum RasFact {
         /// RAS has given it up.
         dead: bool,
     },
+    /// Ranks without data that NCCL counts and does not name.
+    MissingUnnamed { ranks: u64 },
     /// A rank with an asynchronous error, an `ncclResult_t`.
     Error { member: Member, code: i32 },
 }
@@ -129,7 +169,7 @@ pub struct OddRanks {
     pub launched: u64,
     /// How many they are.
     pub ranks: u64,
-    /// The first of them.
+    /// The first of them that NCCL names.
     pub members: Vec<Member>,
 }
 
@@ -139,6 +179,7 @@ impl RasFinding {
         match &self.what {
             RasFact::Counts { odd, .. } => odd.iter().flat_map(|each| &each.members).collect(),
             RasFact::Missing { member, .. } | RasFact::Error { member, .. } => vec![member],
+            RasFact::MissingUnnamed { .. } => Vec::new(),
         }
     }
 
@@ -148,6 +189,7 @@ impl RasFinding {
                 odd.iter_mut().flat_map(|each| &mut each.members).collect()
             }
             RasFact::Missing { member, .. } | RasFact::Error { member, .. } => vec![member],
+            RasFact::MissingUnnamed { .. } => Vec::new(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Asks NCCL's RAS subsystem over TCP. The protocol is lines of text: NCCL 2.30.7,
+//! Asks NCCL's RAS subsystem over TCP. The protocol is lines of text: NCCL 2.24.3 to 2.30.7,
 //! src/ras/client.cc and src/ras/client_support.cc.
 
 use std::io::{ErrorKind, Read, Write};
@@ -20,8 +20,9 @@ const MAX_ANSWER: u64 = 64 << 20;
 /// The longest line before it, bytes.
 const MAX_LINE: usize = 256;
 
-/// The state of a job as JSON, from the RAS socket at `address` (`HOST:PORT`), within `patience`.
-/// Only an address of this machine is asked: the process that names it may be another user's.
+/// The state of a job from the RAS socket at `address` (`HOST:PORT`), within `patience`: as JSON,
+/// or before NCCL 2.28.7 as text. Only an address of this machine is asked: the process that names
+/// it may be another user's.
 ///
 /// # Errors
 /// Why there is no answer, in a few words.
@@ -35,16 +36,16 @@ pub fn ask(address: &str, patience: Duration) -> Result<Vec<u8>, String> {
     {
         return Err("it is not NCCL that listens there".to_owned());
     }
-    for line in [&*format!("TIMEOUT {OTHERS}\n"), "SET FORMAT json\n"] {
-        let reply = say(&mut stream, line, deadline)?;
-        if !reply.eq_ignore_ascii_case("OK") {
-            return Err(format!(
-                "it does not know `{}` (NCCL before 2.28.7 has no JSON)",
-                line.trim_end()
-            ));
-        }
+    let timeout = format!("TIMEOUT {OTHERS}");
+    if !is_accepted(&mut stream, &timeout, deadline)? {
+        return Err(format!("it does not know `{timeout}`"));
     }
-    write(&mut stream, "STATUS\n")?;
+    // Without JSON the connection stays as it was. The text names the most ranks if it is verbose.
+    let status = match is_accepted(&mut stream, "SET FORMAT json", deadline)? {
+        true => "STATUS\n",
+        false => "VERBOSE STATUS\n",
+    };
+    write(&mut stream, status)?;
     // NCCL closes the connection behind its answer.
     read_to_end(&mut stream, deadline)
 }
@@ -131,6 +132,16 @@ fn say(stream: &mut TcpStream, line: &str, deadline: Instant) -> Result<String, 
         }
     }
     Err("it is not NCCL that listens there".to_owned())
+}
+
+/// Sends a command; `false` if it is not known.
+fn is_accepted(stream: &mut TcpStream, command: &str, deadline: Instant) -> Result<bool, String> {
+    let reply = say(stream, &format!("{command}\n"), deadline)?;
+    match reply.get(..5) {
+        _ if reply.eq_ignore_ascii_case("OK") => Ok(true),
+        Some(start) if start.eq_ignore_ascii_case("ERROR") => Ok(false),
+        _ => Err("it is not NCCL that listens there".to_owned()),
+    }
 }
 
 fn read(stream: &mut TcpStream, into: &mut [u8], deadline: Instant) -> Result<usize, String> {
@@ -226,16 +237,39 @@ mod tests {
     }
 
     #[test]
+    fn without_json_the_text_is_asked_for() {
+        let (address, serving) = server(|line| match line {
+            // NCCL 2.24.3 to 2.28.3.
+            "SET FORMAT json" => Some(format!("ERROR: Unknown command {line}\n")),
+            "VERBOSE STATUS" => Some("NCCL version 2.24.3".to_owned()),
+            other => nccl(other),
+        });
+        assert_eq!(ask(&address, LONG).unwrap(), b"NCCL version 2.24.3");
+        let told = [
+            "CLIENT PROTOCOL 2",
+            "TIMEOUT 2",
+            "SET FORMAT json",
+            "VERBOSE STATUS",
+        ];
+        assert_eq!(serving.join().unwrap(), told);
+    }
+
+    #[test]
     fn why_there_is_no_answer() {
         let said = |reply: fn(&str) -> Option<String>| {
             let (address, _serving) = server(reply);
             ask(&address, LONG).unwrap_err()
         };
         let old = said(|line| match line {
-            "SET FORMAT json" => Some("ERROR: Unknown command\n".to_owned()),
+            "TIMEOUT 2" => Some("ERROR: Unknown command\n".to_owned()),
             other => nccl(other),
         });
-        assert!(old.contains("NCCL before 2.28.7"), "{old}");
+        assert!(old.contains("does not know `TIMEOUT 2`"), "{old}");
+        let odd = said(|line| match line {
+            "SET FORMAT json" => Some("Sure!\n".to_owned()),
+            other => nccl(other),
+        });
+        assert!(odd.contains("not NCCL"), "{odd}");
         let http = said(|_| Some("HTTP/1.1 400 Bad Request\n".to_owned()));
         assert!(http.contains("not NCCL"), "{http}");
         let long = said(|_| Some(format!("{}\n", "x".repeat(100_000))));

@@ -1,6 +1,8 @@
-//! Parses the JSON that NCCL's RAS answers with. Source: NCCL 2.30.7, src/ras/client_support.cc
-//! (`rasDumpCommsToJSON`), and "RAS" in its user guide; JSON since 2.28.7. The formats of other
-//! versions may differ: what is missing is left out.
+//! Parses what NCCL's RAS answers with: JSON since 2.28.7, text before. Source of the JSON: NCCL
+//! 2.30.7, src/ras/client_support.cc (`rasDumpCommsToJSON`), and "RAS" in its user guide. The
+//! formats of other versions may differ: what is missing is left out.
+
+mod text;
 
 use crate::model::nccl_ras::{Communicator, Member, MissingRank, Ras, RasRank};
 use serde::Deserialize;
@@ -82,11 +84,19 @@ fn cut(text: String) -> String {
     }
 }
 
-/// Parses an answer in JSON.
+/// Parses an answer.
 ///
 /// # Errors
 /// A few words on what is wrong with it.
-pub fn parse_ras(text: &[u8]) -> Result<Ras, String> {
+pub fn parse_ras(answer: &[u8]) -> Result<Ras, String> {
+    let text = std::str::from_utf8(answer).unwrap_or_default();
+    match text.strip_prefix("NCCL version ") {
+        Some(text) => text::parse_text(text),
+        None => parse_json(answer),
+    }
+}
+
+fn parse_json(text: &[u8]) -> Result<Ras, String> {
     let document: Document = serde_json::from_slice(text)
         .map_err(|error| format!("its answer is not understood: {error}"))?;
     let member = |entry: &mut Entry| Member {
@@ -120,8 +130,10 @@ pub fn parse_ras(text: &[u8]) -> Result<Ras, String> {
                         dead: entry.status.considered_dead,
                     })
                     .collect(),
+                ..Communicator::default()
             })
             .collect(),
+        ..Ras::default()
     })
 }
 

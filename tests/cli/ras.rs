@@ -1,8 +1,9 @@
-//! `torchspy record` of processes that stand still asks their NCCL, which is stood in for by a
-//! server.
+//! `torchspy record`, `agent` and `top` of processes that stand still ask their NCCL, which is
+//! stood in for by a server.
 
 use crate::dump_job::{nccl_ras, ranks, status};
 use crate::faults::{How, Recorded, Recorder, marked, start_agent, wait_until};
+use crate::terminal::Terminal;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -138,4 +139,26 @@ fn an_agent_asks_the_nccl_of_ranks_that_stand_still() {
     ] {
         assert!(report.contains(&line), "{line}\n{report}");
     }
+}
+
+#[test]
+fn top_asks_the_nccl_of_a_rank_that_stands_still() {
+    let pids = Arc::new(Mutex::new(Vec::<String>::new()));
+    let known = pids.clone();
+    let address = nccl_ras(move || status(&known.lock().unwrap()));
+    let Some((target, _)) = ranks(3, "top-ras", &[("NCCL_RAS_ADDR", address.as_str())]) else {
+        return;
+    };
+    pids.lock().unwrap().clone_from(&target.ready);
+    let folder = tempfile::tempdir().unwrap();
+    let command = format!("top --pid {}", target.ready[2]);
+    let Some(mut terminal) = Terminal::start(folder.path(), &command) else {
+        return;
+    };
+    // Words that are not broken into two lines.
+    terminal.wait_for(&format!("({address},"));
+    terminal.wait_for("1,023");
+    terminal.press(b"q");
+    let (code, screen) = terminal.end();
+    assert_eq!(code, Some(0), "{screen:?}");
 }

@@ -13,6 +13,8 @@ use rustc_hash::FxHashMap;
 /// text of one condition of a recording has room for it.
 const FINDINGS: usize = 16;
 const COUNTS: usize = 4;
+/// Kinds of collectives that are compared.
+const KINDS: usize = 32;
 const MEMBERS: usize = 8;
 
 /// What is odd in an answer.
@@ -35,10 +37,27 @@ pub fn summary(answer: &RasAnswer) -> RasSummary {
         address,
         error: None,
         nccl_version: ras.nccl_version.clone(),
+        job: ras.job,
+        may_be_others: ras.may_be_others,
         communicators: ras.communicators.len() as u64,
+        unread: ras
+            .communicators
+            .iter()
+            .filter(|each| is_unread(each))
+            .count() as u64,
         findings,
         more,
     }
+}
+
+/// Whether something is odd in it that was not read. Of those in which nothing is, the text form
+/// has no hash, and the JSON has all ranks.
+fn is_unread(communicator: &Communicator) -> bool {
+    !communicator.hash.is_empty()
+        && communicator.ranks.is_empty()
+        && communicator.unnamed.is_empty()
+        && communicator.missing.is_empty()
+        && communicator.unnamed_missing == 0
 }
 
 /// The last answer in a recording, if no step has ended since. `standstill` is that of a process;
@@ -66,6 +85,10 @@ fn findings(ras: &Ras) -> Vec<RasFinding> {
             dead: each.dead,
         });
         found.extend(missing.map(finding));
+        if communicator.unnamed_missing > 0 {
+            let ranks = u64::from(communicator.unnamed_missing);
+            found.push(finding(RasFact::MissingUnnamed { ranks }));
+        }
         let errors = communicator
             .ranks
             .iter()
@@ -83,35 +106,47 @@ fn findings(ras: &Ras) -> Vec<RasFinding> {
 }
 
 fn counts(communicator: &Communicator) -> Vec<RasFact> {
+    let named = communicator.ranks.iter().flat_map(|rank| &rank.counts);
+    let named = named.map(|(kind, _)| kind);
+    let unnamed = communicator.unnamed.iter().map(|each| &each.collective);
     let mut kinds: Vec<&str> = Vec::new();
-    for (kind, _) in communicator.ranks.iter().flat_map(|rank| &rank.counts) {
-        if !kinds.contains(&kind.as_str()) {
+    for kind in named.chain(unnamed) {
+        if kinds.len() < KINDS && !kinds.contains(&kind.as_str()) {
             kinds.push(kind);
         }
     }
     let of_kind = |kind: &&str| {
-        let mut by_count: FxHashMap<u64, Vec<&Member>> = FxHashMap::default();
+        // Ranks with each count: those that are named, and how many they are.
+        let mut by_count: FxHashMap<u64, (Vec<&Member>, u64)> = FxHashMap::default();
         for rank in &communicator.ranks {
-            let count = rank.counts.iter().find(|(name, _)| name == kind);
-            let count = count.map_or(0, |(_, count)| *count);
-            by_count.entry(count).or_default().push(&rank.member);
+            // The text form has no counts of kinds in which a rank is not odd.
+            if let Some((_, count)) = rank.counts.iter().find(|(name, _)| name == kind) {
+                let (members, ranks) = by_count.entry(*count).or_default();
+                members.push(&rank.member);
+                *ranks += 1;
+            }
         }
-        let mut groups: Vec<(u64, Vec<&Member>)> = by_count.into_iter().collect();
+        for each in &communicator.unnamed {
+            if each.collective == *kind {
+                by_count.entry(each.launched).or_default().1 += u64::from(each.ranks);
+            }
+        }
+        let mut groups: Vec<(u64, (Vec<&Member>, u64))> = by_count.into_iter().collect();
         // Of equally many ranks those that have launched less are the odd ones.
-        groups.sort_by_key(|(count, members)| (members.len(), *count));
+        groups.sort_by_key(|(count, (_, ranks))| (*ranks, *count));
         let most = groups.pop().filter(|_| !groups.is_empty())?;
         let odd = groups.into_iter().take(COUNTS);
         Some(RasFact::Counts {
             collective: (*kind).to_owned(),
             odd: odd
-                .map(|(launched, members)| OddRanks {
+                .map(|(launched, (members, ranks))| OddRanks {
                     launched,
-                    ranks: members.len() as u64,
+                    ranks,
                     members: members.into_iter().take(MEMBERS).cloned().collect(),
                 })
                 .collect(),
             most: most.0,
-            others: most.1.len() as u64,
+            others: most.1.1,
         })
     };
     kinds.iter().filter_map(of_kind).collect()
@@ -120,7 +155,7 @@ fn counts(communicator: &Communicator) -> Vec<RasFact> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::nccl_ras::{MissingRank, RasRank};
+    use crate::model::nccl_ras::{MissingRank, RasRank, UnnamedRanks};
 
     fn member(rank: u32) -> Member {
         Member {
@@ -141,7 +176,7 @@ mod tests {
             hash: "0x1".to_owned(),
             size: counts.len() as u32,
             ranks: ranks.collect(),
-            missing: Vec::new(),
+            ..Communicator::default()
         }
     }
 
@@ -176,6 +211,38 @@ mod tests {
             others: 1,
         };
         assert_eq!(of(communicator(&[5, 4])), [two]);
+    }
+
+    #[test]
+    fn ranks_without_names_count_too() {
+        let unnamed = |collective: &str, launched, ranks| UnnamedRanks {
+            collective: collective.to_owned(),
+            launched,
+            ranks,
+        };
+        let mut named = communicator(&[4]);
+        named.size = 8;
+        named.unnamed = vec![unnamed("AllReduce", 5, 7), unnamed("Broadcast", 1, 7)];
+        named.unnamed_missing = 2;
+        let odd = |ranks, members| {
+            vec![OddRanks {
+                launched: 4,
+                ranks,
+                members,
+            }]
+        };
+        let behind = |odd, others| RasFact::Counts {
+            collective: "AllReduce".to_owned(),
+            odd,
+            most: 5,
+            others,
+        };
+        let missing = RasFact::MissingUnnamed { ranks: 2 };
+        assert_eq!(of(named), [missing, behind(odd(1, vec![member(0)]), 7)]);
+        // Of two halves none is named.
+        let mut halves = communicator(&[]);
+        halves.unnamed = vec![unnamed("AllReduce", 5, 4), unnamed("AllReduce", 4, 4)];
+        assert_eq!(of(halves), [behind(odd(4, Vec::new()), 4)]);
     }
 
     #[test]

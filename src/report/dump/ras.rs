@@ -42,23 +42,43 @@ pub(in crate::report) fn lines(
         return vec![(0, format!("NCCL RAS ({address}): {}", printable(why)))];
     }
     let version = printable(&answer.nccl_version);
-    let mut out = vec![(0, format!("NCCL RAS ({address}, NCCL {version})"))];
-    if answer.findings.is_empty() {
-        let communicators = counted(answer.communicators, "communicator");
+    let size = answer.job.map_or(String::new(), |job| {
+        format!(
+            ", {} on {} with {}",
+            counted(u64::from(job.processes), "process"),
+            counted(u64::from(job.nodes), "node"),
+            counted(u64::from(job.gpus), "GPU")
+        )
+    });
+    let mut out = vec![(0, format!("NCCL RAS ({address}, NCCL {version}{size})"))];
+    let communicators = counted(answer.communicators, "communicator");
+    if answer.unread > 0 {
+        let what = "errors or states of ranks that are not read here: ncclras -v shows them";
+        out.push((
+            1,
+            format!("{communicators}, {} of them with {what}", answer.unread),
+        ));
+    } else if answer.communicators == 0 {
+        out.push((1, "it knows no communicator".to_owned()));
+    } else if answer.findings.is_empty() {
         let equal = "in each, all ranks have launched equally many collectives";
         out.push((1, format!("{communicators}: {equal}")));
-        return out;
     }
+    let mut is_read = false;
     for finding in answer.findings.iter().take(FINDINGS) {
         out.push((1, words(finding)));
         let members = finding.members();
         for member in members.iter().take(MEMBERS) {
-            let more = of(member, finding.size).unwrap_or_default();
+            let more = of(member, finding.size);
+            is_read |= more.is_some();
+            let more = more.unwrap_or_default();
             out.push((2, format!("{}{more}", whose(member))));
         }
         let left = ranks(finding).saturating_sub(members.len().min(MEMBERS) as u64);
-        if left > 0 {
-            out.push((2, format!("and {left} more")));
+        match (left, members.is_empty()) {
+            (0, _) => {}
+            (_, true) => out.push((2, "NCCL does not name them".to_owned())),
+            (_, false) => out.push((2, format!("and {left} more"))),
         }
     }
     let left = answer.findings.len().saturating_sub(FINDINGS) as u64 + answer.more;
@@ -70,13 +90,22 @@ pub(in crate::report) fn lines(
         let note = "numbers of a job that runs differ for moments: in a hang they stay as they are";
         out.push((1, note.to_owned()));
     }
+    if answer.may_be_others && !is_read {
+        let doubt = "NCCL before 2.28.7 names only ranks that are odd, and none that is read here: \
+                     it may be another job";
+        out.push((1, doubt.to_owned()));
+    }
     out
 }
 
 /// The first thing to know of what was answered.
 pub fn sentence(kept: &KeptRas) -> Option<String> {
-    let lines = lines(kept.answers.first()?, |_, _| None).into_iter();
-    let first: Vec<String> = lines.take(2).map(|(_, line)| line).collect();
+    let answer = kept.answers.first()?;
+    let lines = lines(answer, |_, _| None).into_iter();
+    let mut first: Vec<String> = lines.take(2).map(|(_, line)| line).collect();
+    if answer.may_be_others {
+        first.push("it may be another job".to_owned());
+    }
     Some(first.join(": "))
 }
 
@@ -84,6 +113,7 @@ pub fn sentence(kept: &KeptRas) -> Option<String> {
 fn ranks(finding: &RasFinding) -> u64 {
     match &finding.what {
         RasFact::Counts { odd, .. } => odd.iter().map(|each| each.ranks).sum(),
+        RasFact::MissingUnnamed { ranks } => *ranks,
         RasFact::Missing { .. } | RasFact::Error { .. } => 1,
     }
 }
@@ -103,9 +133,15 @@ fn words(finding: &RasFinding) -> String {
             let why = match (dead, unresponsive) {
                 (true, _) => "NCCL considers it dead",
                 (false, true) => "it does not respond",
+                // Before NCCL 2.26 the text has no more than its number.
+                (false, false) if member.pid == 0 => "NCCL does not say why",
                 (false, false) => "it is no longer a member, or not yet",
             };
             format!("{of}: rank {} is missing, {why}", member.rank)
+        }
+        RasFact::MissingUnnamed { ranks } => {
+            let are = if *ranks == 1 { "is" } else { "are" };
+            format!("{of}: {} {are} missing", counted(*ranks, "rank"))
         }
         RasFact::Error { member, code } => {
             format!(
@@ -124,7 +160,7 @@ fn words(finding: &RasFinding) -> String {
             let each: Vec<String> = odd
                 .iter()
                 .map(|each| match &each.members[..] {
-                    [only] => {
+                    [only] if each.ranks == 1 => {
                         let launched = count(each.launched);
                         format!("rank {} has launched {launched} {kind}", only.rank)
                     }
@@ -146,6 +182,9 @@ fn words(finding: &RasFinding) -> String {
 
 /// `rank 5: pid 4242 on 10.0.0.1`.
 fn whose(member: &Member) -> String {
+    if member.pid == 0 {
+        return format!("rank {}: its process is not known", member.rank);
+    }
     let host = printable(&member.host);
     format!("rank {}: pid {} on {host}", member.rank, member.pid)
 }
@@ -168,7 +207,7 @@ fn of_dumped(member: &Member, process: &DumpedProcess) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::nccl_ras::{Communicator, MissingRank, Ras, RasRank};
+    use crate::model::nccl_ras::{Communicator, JobSize, MissingRank, Ras, RasRank, UnnamedRanks};
 
     fn member(rank: u32) -> Member {
         Member {
@@ -202,7 +241,7 @@ mod tests {
                     counts: vec![("AllReduce".to_owned(), count)],
                 })
                 .collect(),
-            missing: Vec::new(),
+            ..Communicator::default()
         };
         communicator.missing.push(MissingRank {
             member: member(3),
@@ -212,6 +251,7 @@ mod tests {
         let shown = text(Ok(Ras {
             nccl_version: "2.30.7".to_owned(),
             communicators: vec![communicator],
+            ..Ras::default()
         }));
         assert!(
             shown.contains("rank 3 is missing, it does not respond"),
@@ -229,13 +269,79 @@ mod tests {
     }
 
     #[test]
+    fn what_the_text_form_does_not_name_is_said() {
+        let unnamed = |launched| UnnamedRanks {
+            collective: "collectives".to_owned(),
+            launched,
+            ranks: 4,
+        };
+        let mut communicator = Communicator {
+            hash: "0x1".to_owned(),
+            size: 9,
+            unnamed: vec![unnamed(7), unnamed(6)],
+            unnamed_missing: 3,
+            ..Communicator::default()
+        };
+        communicator.missing.push(MissingRank {
+            member: Member {
+                rank: 8,
+                ..Member::default()
+            },
+            ..MissingRank::default()
+        });
+        let shown = text(Ok(Ras {
+            nccl_version: "2.24.3".to_owned(),
+            job: Some(JobSize {
+                nodes: 1,
+                processes: 9,
+                gpus: 9,
+            }),
+            may_be_others: true,
+            communicators: vec![communicator],
+        }));
+        let of = "  communicator 0x1 of 9 ranks";
+        for line in [
+            "NCCL RAS (localhost:28028, NCCL 2.24.3, 9 processes on 1 node with 9 GPUs)\n"
+                .to_owned(),
+            format!("{of}: rank 8 is missing, NCCL does not say why\n"),
+            "    rank 8: its process is not known\n".to_owned(),
+            format!("{of}: 3 ranks are missing\n    NCCL does not name them\n"),
+            format!(
+                "{of}: 4 ranks have launched 6 collectives, 4 others 7\n    NCCL does not name"
+            ),
+            "  NCCL before 2.28.7 names only ranks that are odd".to_owned(),
+        ] {
+            assert!(shown.contains(&line), "{line}\n{shown}");
+        }
+    }
+
+    #[test]
     fn without_an_answer_the_reason_is_one_line() {
         let shown = text(Err("nothing listens there".to_owned()));
         assert_eq!(
             shown,
             "\nNCCL RAS (localhost:28028): nothing listens there\n"
         );
-        let equal = text(Ok(Ras::default()));
+        let none = text(Ok(Ras::default()));
+        assert!(none.contains("it knows no communicator"), "{none}");
+        let with = |hash: &str| {
+            let communicators = vec![Communicator {
+                hash: hash.to_owned(),
+                size: 2,
+                ..Communicator::default()
+            }];
+            text(Ok(Ras {
+                communicators,
+                ..Ras::default()
+            }))
+        };
+        let equal = with("");
         assert!(equal.contains("equally many"), "{equal}");
+        // Something is odd, and the text says it in lines that are not read.
+        let odd = with("0x1");
+        assert!(
+            odd.contains("1 of them with errors") && !odd.contains("equally"),
+            "{odd}"
+        );
     }
 }

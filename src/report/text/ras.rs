@@ -43,12 +43,9 @@ pub(super) fn stood_at(still: &Still) -> String {
     format!("at {at} ({})", wait.replace('_', " "))
 }
 
-/// The answer of a job in lines: each rank that was asked knows the whole job.
+/// The answer of a job in lines.
 pub(super) fn of_job(job: &Job) -> Vec<String> {
-    let asked = job.ranks.iter();
-    let asked = asked.filter_map(|rank| Some((rank, rank.facts.nccl_ras.as_ref()?)));
-    let failed = |(_, kept): &(_, &KeptRas)| kept.answers.iter().all(|each| each.error.is_some());
-    let Some((asked, kept)) = asked.min_by_key(failed) else {
+    let Some((asked, kept)) = job.nccl_ras() else {
         return Vec::new();
     };
     let of = |member: &Member, size| {
@@ -58,7 +55,9 @@ pub(super) fn of_job(job: &Job) -> Vec<String> {
                 true => rank.facts.rank == Some(member.rank),
                 false => member.is_here && rank.host == asked.host,
             };
-            is_it && rank.facts.pid == member.pid
+            // NCCL 2.24 does not say whose missing ranks are.
+            let is_unnamed = Some(size) == job.world_size && member.pid == 0;
+            is_it && (is_unnamed || rank.facts.pid == member.pid)
         })?;
         Some(format!(": {}", stood_at(rank.facts.still.as_ref()?)))
     };
