@@ -19,6 +19,7 @@ pub(super) fn process_of(pid: i32, note: &str) -> DumpedProcess {
         role: Role::Other,
         trainer_pid: None,
         job: None,
+        groups: String::new(),
         command: name.map(|thread| thread.name.clone()).into_iter().collect(),
         python: String::new(),
         torch: String::new(),

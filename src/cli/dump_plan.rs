@@ -1,6 +1,7 @@
 //! The validated plan of `torchspy dump`.
 
 use super::args::{DumpArguments, MachineArguments};
+use super::asked_job::AskedJob;
 use super::failure::Failure;
 use super::option_values::{parse_duration_of, redaction};
 use super::rules::Rules;
@@ -67,8 +68,6 @@ pub(crate) enum Hosts {
     Named(Vec<String>),
     /// Those of the Slurm job with this id.
     Slurm(String),
-    /// Those that the recordings in this folder are of.
-    Recordings(PathBuf),
 }
 
 /// Most machines of a job.
@@ -147,7 +146,13 @@ fn dump_of(arguments: &DumpArguments) -> Result<DumpOf, Failure> {
         return Ok(DumpOf::Processes);
     }
     if job.all_trainers {
-        return Ok(DumpOf::Trainers(machines.job.clone()));
+        // Machines of a job are asked with its id, which a folder there may have for a name.
+        let named = machines.job.as_deref();
+        let id = match named.filter(|named| named.contains('/')) {
+            Some(folder) => AskedJob::of(Some(folder))?.known_id()?,
+            None => named.map(str::to_owned),
+        };
+        return Ok(DumpOf::Trainers(id));
     }
     if !job.from.is_empty() {
         return Ok(DumpOf::Job(Answers::Files(job.from.clone())));
@@ -158,30 +163,31 @@ fn dump_of(arguments: &DumpArguments) -> Result<DumpOf, Failure> {
         (arguments.no_redact, "--no-redact"),
         (arguments.no_ras, "--no-ras"),
     ];
-    Ok(DumpOf::Job(answers_of(machines, &options)?))
+    let job = AskedJob::of(machines.job.as_deref())?;
+    Ok(DumpOf::Job(answers_of(machines, job, &options)?))
 }
 
 /// The answers of a job's machines. `options`: those of `dump` on each machine, and whether they
 /// were given.
 pub(super) fn answers_of(
     machines: &MachineArguments,
+    job: AskedJob,
     options: &[(bool, &str)],
 ) -> Result<Answers, Failure> {
     Ok(Answers::Hosts {
-        hosts: match (&machines.hosts, &machines.job) {
+        transport: transport(machines, &job, options)?,
+        hosts: match (&machines.hosts, job.id) {
             (Some(named), _) => Hosts::Named(hosts(named)?),
-            (None, Some(id)) if is_folder(id) => Hosts::Recordings(PathBuf::from(id)),
-            (None, Some(id)) => Hosts::Slurm(id.clone()),
-            (None, None) => Hosts::Named(Vec::new()),
+            // What `--via` reaches need not have the names that Slurm gives.
+            (None, Some(id))
+                if job.of_slurm && (machines.via.is_none() || job.hosts.is_empty()) =>
+            {
+                Hosts::Slurm(id)
+            }
+            (None, _) => Hosts::Named(job.hosts),
         },
-        transport: transport(machines, options)?,
         timeout: parse_duration_of("--timeout", &machines.timeout)?,
     })
-}
-
-/// Whether `--job` names a folder of recordings, not a job's id.
-fn is_folder(job: &str) -> bool {
-    std::path::Path::new(job).is_dir()
 }
 
 /// `a,b,c`, or `@FILE` with a name on each line.
@@ -243,25 +249,26 @@ fn read_hosts(file: &str) -> Result<String, Failure> {
     Ok(text)
 }
 
-fn transport(machines: &MachineArguments, options: &[(bool, &str)]) -> Result<Transport, Failure> {
-    let MachineArguments {
-        job, hosts, via, ..
-    } = machines;
-    let job = job.as_deref().filter(|job| !is_folder(job));
+fn transport(
+    machines: &MachineArguments,
+    job: &AskedJob,
+    options: &[(bool, &str)],
+) -> Result<Transport, Failure> {
+    let MachineArguments { hosts, via, .. } = machines;
     let mut words = vec![
         machines.program.clone(),
         "dump".to_owned(),
         "--json".to_owned(),
         "--all-trainers".to_owned(),
     ];
-    if let Some(job) = job {
-        words.extend(["--job".to_owned(), job.to_owned()]);
+    if let Some(id) = &job.id {
+        words.extend(["--job".to_owned(), id.clone()]);
     }
     let given = options.iter().filter(|(is, _)| *is);
     words.extend(given.map(|&(_, name)| name.to_owned()));
-    match (via, hosts, job) {
+    match (via, hosts, &job.id) {
         (Some(via), _, _) => Transport::new(via, words),
-        (None, None, Some(job)) => Transport::slurm(job, words),
+        (None, None, Some(id)) if job.of_slurm => Transport::slurm(id, words),
         (None, _, _) => Transport::ssh(words),
     }
 }

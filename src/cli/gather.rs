@@ -10,7 +10,6 @@ use super::trainers::running;
 use super::transport::Transport;
 use crate::analysis::dump::job::{HostAnswer, Unanswered};
 use crate::os::signals::Signals;
-use crate::recording::Recording;
 use crate::report::dump::answer::parse_answers;
 use crate::report::label::counted;
 use rustc_hash::FxHashSet;
@@ -64,7 +63,6 @@ pub(crate) fn gather(answers: &Answers, signals: &Signals) -> Result<Gathered, F
             let hosts = match hosts {
                 Hosts::Named(hosts) => hosts.clone(),
                 Hosts::Slurm(job) => nodes_of(job, interrupt)?,
-                Hosts::Recordings(folder) => hosts_of(folder)?,
             };
             Ok(ask_hosts(&hosts, transport, *timeout, interrupt))
         })?,
@@ -200,30 +198,6 @@ fn named(mut answers: Vec<HostAnswer>, name: &str, asked: bool) -> Vec<HostAnswe
         }
     }
     answers
-}
-
-/// The machines that recordings in a folder are of.
-fn hosts_of(folder: &Path) -> Result<Vec<String>, Failure> {
-    let listing = std::fs::read_dir(folder)
-        .map_err(|error| Failure::message(format!("cannot read {}: {error}", folder.display())))?;
-    let heads = listing.flatten().filter_map(|entry| {
-        let path = entry.path();
-        let is_recording = path.extension().is_some_and(|end| end == "tspy");
-        let file = is_recording.then(|| open_regular(&path).ok()).flatten()?;
-        Recording::read_head(&file).ok()
-    });
-    let mut hosts: Vec<String> = heads.map(|run| run.host).collect();
-    hosts.retain(|host| !host.is_empty() && !host.starts_with('-'));
-    hosts.sort();
-    hosts.dedup();
-    match hosts.is_empty() {
-        true => Err(Failure::message(format!(
-            "no recording in {} names a machine",
-            folder.display()
-        ))
-        .hint("--job takes a Slurm job's id, or a folder with recordings of the job")),
-        false => Ok(hosts),
-    }
 }
 
 /// The nodes of a Slurm job.

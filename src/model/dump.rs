@@ -45,6 +45,8 @@ pub struct MemoryOfTensors {
     pub held: Option<Held>,
     /// Right after that was read; empty without CUDA, and for other allocators.
     pub devices: Vec<DeviceTensors>,
+    /// Why they are not known, with CUDA.
+    pub devices_unread: Option<&'static str>,
 }
 
 /// What torch's caching allocator has of a device.
@@ -54,6 +56,8 @@ pub struct DeviceTensors {
     pub device: String,
     /// Given to tensors.
     pub bytes: u64,
+    /// Given to tensors, or freed and still in use by a stream.
+    pub active_bytes: u64,
     /// Taken from the driver.
     pub reserved_bytes: u64,
 }
@@ -67,6 +71,9 @@ pub struct DumpedProcess {
     pub trainer_pid: Option<i32>,
     /// The job that it belongs to; `None` if nothing says so.
     pub job: Option<JobKey>,
+    /// The parallel groups of a rank, as [`text_of`](super::parallel::text_of) writes them; empty
+    /// if they are not known.
+    pub groups: String,
     /// Its command line, without secrets.
     pub command: Vec<String>,
     /// Interpreter version; empty without one.

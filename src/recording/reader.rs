@@ -231,6 +231,22 @@ impl Recording {
         Ok(head_of(&mut Scanner::new(file))?.0)
     }
 
+    /// Reads the first segments of a recording, `segments` at most: what it began with.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn read_start(file: &File, segments: usize) -> Result<Self, OpenError> {
+        let mut scanner = Scanner::new(file);
+        let (run, version) = head_of(&mut scanner)?;
+        let mut reading = Reading::new(Merger::new(run), version)?;
+        for _ in 0..segments {
+            if !reading.read_next(&mut scanner) {
+                break;
+            }
+        }
+        Ok(reading.finish(true))
+    }
+
     /// Reads a recording from memory.
     ///
     /// # Errors
@@ -311,22 +327,26 @@ impl Reading {
 
     /// Reads the segments of a file.
     fn read(&mut self, scanner: &mut Scanner<impl Read>) {
-        loop {
-            match scanner.next() {
-                Ok(Found::Segment {
-                    sequence,
-                    kind,
-                    payload,
-                    raw_length,
-                }) => self.segment(sequence, kind, payload, raw_length),
-                Ok(Found::Damage { cut }) => self.damage(cut),
-                Ok(Found::End) => break,
-                Err(error) => {
-                    self.gaps.unreadable = Some(error.to_string());
-                    break;
-                }
+        while self.read_next(scanner) {}
+    }
+
+    /// Reads what comes next in a file; `false` at its end.
+    fn read_next(&mut self, scanner: &mut Scanner<impl Read>) -> bool {
+        match scanner.next() {
+            Ok(Found::Segment {
+                sequence,
+                kind,
+                payload,
+                raw_length,
+            }) => self.segment(sequence, kind, payload, raw_length),
+            Ok(Found::Damage { cut }) => self.damage(cut),
+            Ok(Found::End) => return false,
+            Err(error) => {
+                self.gaps.unreadable = Some(error.to_string());
+                return false;
             }
         }
+        true
     }
 
     /// What is missing between the files before and this one: segments follow each other without a

@@ -46,7 +46,7 @@ const NODES: &[&str] = &[
 /// `kEnvVarKeyJobId` of Ray 2 (src/ray/common/constants.h).
 const JOBS: &[&str] = &[
     USERS_JOB,
-    "SLURM_JOB_ID",
+    SLURMS_JOB,
     "PBS_JOBID",
     "LSB_JOBID",
     "FLUX_JOB_ID",
@@ -57,6 +57,9 @@ const JOBS: &[&str] = &[
     "OMPI_MCA_ess_base_jobid",
     RAYS_JOB,
 ];
+
+/// See [`JOBS`].
+const SLURMS_JOB: &str = "SLURM_JOB_ID";
 
 /// See [`JOBS`].
 const RAYS_JOB: &str = "RAY_JOB_ID";
@@ -151,6 +154,11 @@ pub fn job_ids(environment: &[(String, String)]) -> Vec<String> {
         }
     }
     ids
+}
+
+/// The id by which Slurm knows the job of a process.
+pub fn slurm_job(environment: &[(String, String)]) -> Option<&str> {
+    value(environment, SLURMS_JOB).filter(|id| !id.is_empty())
 }
 
 /// What tells the job of a process from other jobs; `None` if its environment says nothing.

@@ -2,19 +2,26 @@
 //! reports of them.
 //!
 //! Machines are stood in for by a command that prints a recorded answer, fails or does not end;
-//! NCCL by a server that answers as its source says (src/ras/client_support.cc of 2.30.7).
+//! NCCL by a server that answers as its source says (src/ras/client_support.cc of 2.30.7, and of
+//! 2.26.2 for the text form).
 
 use crate::faults::{TORCHSPY, Target, any_python, marked, program};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
 use serde_json::{Value, json};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
+use torchspy::model::process::ProcessInfo;
+use torchspy::model::run::RunInfo;
+use torchspy::model::segment::Segment;
+use torchspy::model::tables::Tables;
+use torchspy::recording::RecordingWriter;
 
 fn dump(arguments: &[&str]) -> Output {
     Command::new(TORCHSPY)
@@ -126,6 +133,46 @@ fn a_thousand_ranks_have_one_short_answer() {
     let again = text(&dump(&["--from", file.to_str().unwrap()]));
     let from_ranks = |text: &str| text[text.find("RANKS").unwrap()..].to_owned();
     assert_eq!(from_ranks(&again), from_ranks(&shown));
+}
+
+#[test]
+fn ranks_are_named_with_their_place_in_the_mesh() {
+    let folder = tempfile::tempdir().unwrap();
+    simulate(folder.path(), 2, 9);
+    // pp=2,dp=8, as each rank holds it.
+    for machine in 0..2 {
+        let file = folder.path().join(format!("node{machine:03}.json"));
+        let mut answer: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let processes = answer["looks"][0]["processes"].as_array_mut().unwrap();
+        for process in processes {
+            if let Some(rank) = process["rank"].as_u64() {
+                let (first, start) = (rank % 8, rank / 8 * 8);
+                let groups = format!("pp={first},{};dp={start}-{}", first + 8, start + 7);
+                process["groups"] = json!(groups);
+            }
+        }
+        std::fs::write(&file, answer.to_string()).unwrap();
+    }
+    let path = folder.path().to_str().unwrap();
+    let shown = text(&dump(&["--from", path]));
+    for line in [
+        "  rank 9 (pp 1, dp 1), pid 1001 on node001: waits for the DataLoader queue",
+        "  rank 9 (pp 1, dp 1; on node001) differs: ",
+        "  ranks 0-8, 10-15: all_reduce",
+    ] {
+        assert!(shown.contains(line), "{line}\n{shown}");
+    }
+    let whole: Value = serde_json::from_str(&text(&dump(&["--json", "--from", path]))).unwrap();
+    assert_eq!(
+        whole["ranks"][0]["mesh"],
+        json!([{"dimension": "pp", "index": 1}, {"dimension": "dp", "index": 1}])
+    );
+    assert_eq!(whole["ranks"][1]["mesh"], json!([]));
+    // A whole stage is gone.
+    std::fs::remove_file(folder.path().join("node001.json")).unwrap();
+    let shown = text(&dump(&["--from", path]));
+    let gone = "wait in collectives: for ranks 8-15 (pp 1), which have ended";
+    assert!(shown.contains(gone), "{shown}");
 }
 
 #[test]
@@ -292,29 +339,7 @@ fn a_pipe_in_a_folder_is_no_answer_and_no_recording() {
 fn slurm_names_the_nodes_and_runs_it_there() {
     let folder = tempfile::tempdir().unwrap();
     simulate(folder.path(), 2, 9);
-    let write = |name: &str, script: &str| {
-        let path = folder.path().join(name);
-        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    };
-    // As squeue(1), scontrol(1) and srun(1) of Slurm 24 document them.
-    write(
-        "squeue",
-        "[ \"$*\" = '--noheader --jobs 42 --format %N' ] && echo 'node[000-001]'",
-    );
-    write(
-        "scontrol",
-        "[ \"$*\" = 'show hostnames node[000-001]' ] && printf 'node000\\nnode001\\n'",
-    );
-    write(
-        "srun",
-        "echo \"$*\" >> $0.log; for each; do case $each in --nodelist=*) exec cat $(dirname $0)/${each#*=}.json;; esac; done",
-    );
-    let path = format!(
-        "{}:{}",
-        folder.path().display(),
-        std::env::var("PATH").unwrap()
-    );
+    let path = programs(folder.path());
     let run = |job: &str| {
         Command::new(TORCHSPY)
             .args(["dump", "--job", job])
@@ -347,23 +372,140 @@ fn a_folder_of_recordings_names_the_machines() {
         none.contains("names a machine") && none.contains("hint: "),
         "{none}"
     );
-    let recording = format!(
-        "{}/tests/fixtures/recording/v2.tspy",
-        env!("CARGO_MANIFEST_DIR")
-    );
-    std::fs::copy(recording, folder.path().join("a.tspy")).unwrap();
+    record(&folder.path().join("a.tspy"), "node7", 1, &[]);
     let via = "sh -c 'echo error: asked $0: $* >&2; exit 1' {host}";
-    let asked = said(&dump(&[
-        "--job",
-        folder.path().to_str().unwrap(),
-        "--via",
-        via,
-    ]));
+    let ask = || {
+        let path = folder.path().to_str().unwrap();
+        said(&dump(&["--job", path, "--via", via]))
+    };
+    let asked = ask();
     assert!(
-        asked.contains("asked ") && asked.contains(": torchspy dump --json --all-trainers"),
+        asked.contains("asked node7: torchspy dump --json --all-trainers"),
         "{asked}"
     );
     assert!(!asked.contains("--job"), "{asked}");
+    // The newest job there is asked for, by the id that its trainers have.
+    let torchrun = ("TORCHELASTIC_RUN_ID", "run7");
+    record(&folder.path().join("b.tspy"), "node7", 2, &[torchrun]);
+    let asked = ask();
+    let words = "asked node7: torchspy dump --json --all-trainers --job run7";
+    assert!(asked.contains(words), "{asked}");
+    let ray = [("RAY_JOB_ID", "01000000"), ("MASTER_PORT", "29500")];
+    record(&folder.path().join("c.tspy"), "node7", 3, &ray);
+    let asked = ask();
+    assert!(!asked.contains("--job"), "{asked}");
+}
+
+/// A recording of a process with these variables.
+fn record(path: &Path, host: &str, started_wall_ns: u64, variables: &[(&str, &str)]) {
+    let run = RunInfo {
+        host: host.to_owned(),
+        started_wall_ns,
+        ..RunInfo::default()
+    };
+    let variables = variables.iter();
+    let process = ProcessInfo {
+        pid: 7,
+        environment: variables
+            .map(|&(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
+        ..ProcessInfo::default()
+    };
+    let segment = Segment {
+        end_ns: 1,
+        tables: Tables {
+            processes: vec![process],
+            ..Tables::default()
+        },
+        last: true,
+        ..Segment::default()
+    };
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let file = File::create_new(path).unwrap();
+    let mut writer = RecordingWriter::from_file(file, &run).unwrap();
+    writer.write_segment(&segment).unwrap();
+    writer.finish().unwrap();
+}
+
+/// A folder with programs that stand in for Slurm's and for ssh, and print the answers that are
+/// there.
+fn programs(folder: &Path) -> String {
+    let write = |name: &str, script: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    // As squeue(1), scontrol(1) and srun(1) of Slurm 24 document them.
+    write(
+        "squeue",
+        "[ \"$*\" = '--noheader --jobs 42 --format %N' ] && echo 'node[000-001]'",
+    );
+    write(
+        "scontrol",
+        "[ \"$*\" = 'show hostnames node[000-001]' ] && printf 'node000\\nnode001\\n'",
+    );
+    write(
+        "srun",
+        "echo \"$*\" >> $0.log; for each; do case $each in --nodelist=*) exec cat $(dirname $0)/${each#*=}.json;; esac; done",
+    );
+    // Two options with a value each come before the host.
+    write(
+        "ssh",
+        "echo \"$*\" >> $0.log; exec cat $(dirname $0)/$5.json",
+    );
+    format!("{}:{}", folder.display(), std::env::var("PATH").unwrap())
+}
+
+#[test]
+fn a_folder_of_recordings_is_asked_as_what_started_its_job() {
+    let folder = tempfile::tempdir().unwrap();
+    simulate(folder.path(), 2, 9);
+    let path = programs(folder.path());
+    let run = |runs: &Path| {
+        let output = Command::new(TORCHSPY)
+            .args(["dump", "--job", runs.to_str().unwrap()])
+            .env("PATH", &path)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (text(&output), said)
+    };
+    let log = |program: &str| {
+        let file = folder.path().join(format!("{program}.log"));
+        std::fs::read_to_string(file).unwrap_or_default()
+    };
+    // As an agent writes them: DIR/HOST/ring-*.tspy.
+    let ring = |runs: &Path, host: &str, started: u64, id: (&str, &str)| {
+        let file = runs.join(host).join(format!("ring-{host}-{started}.tspy"));
+        record(&file, host, started, &[id]);
+    };
+
+    let runs = folder.path().join("torchrun");
+    let old = ("TORCHELASTIC_RUN_ID", "run6");
+    let new = ("TORCHELASTIC_RUN_ID", "run7");
+    ring(&runs, "node000", 1, old);
+    ring(&runs, "node009", 2, old);
+    ring(&runs, "node000", 3, new);
+    ring(&runs, "node001", 4, new);
+    let (shown, said) = run(&runs);
+    assert!(shown.contains("16 ranks on 2 machines"), "{shown}");
+    let others = "job run7, that of the newest recordings; not asked, since their recordings are of other jobs: node009";
+    assert!(said.contains(others), "{said}");
+    let asked = log("ssh");
+    assert_eq!(asked.lines().count(), 2, "{asked}");
+    for host in ["node000", "node001"] {
+        let line = format!("{host} -- torchspy dump --json --all-trainers --job run7");
+        assert!(asked.contains(&line), "{asked}");
+    }
+
+    let runs = folder.path().join("slurm");
+    ring(&runs, "node000", 5, ("SLURM_JOB_ID", "42"));
+    let (shown, _) = run(&runs);
+    assert!(shown.contains("16 ranks on 2 machines"), "{shown}");
+    let asked = log("srun");
+    let line = "--jobid=42 --overlap --nodes=1 --ntasks=1 --nodelist=node001 torchspy dump --json --all-trainers --job 42";
+    assert!(asked.contains(line), "{asked}");
+    assert_eq!(log("ssh").lines().count(), 2);
 }
 
 /// Ranks on this machine that no other test's `--job` finds.
@@ -562,6 +704,15 @@ fn what_excludes_each_other_is_an_error() {
 /// A server that answers as NCCL's RAS does: the handshake line by line, then `status`, and the
 /// connection's end. Serves as many clients as come.
 pub(crate) fn nccl_ras(status: impl Fn() -> String + Send + 'static) -> String {
+    serve_ras("STATUS", status)
+}
+
+/// The same of an NCCL before 2.28.7, which knows no JSON.
+pub(crate) fn nccl_ras_of_text(status: impl Fn() -> String + Send + 'static) -> String {
+    serve_ras("VERBOSE STATUS", status)
+}
+
+fn serve_ras(command: &'static str, status: impl Fn() -> String + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
@@ -570,13 +721,14 @@ pub(crate) fn nccl_ras(status: impl Fn() -> String + Send + 'static) -> String {
             for line in BufReader::new(stream.try_clone().unwrap()).lines() {
                 let line = line.unwrap_or_default();
                 let reply = match line.split(' ').next().unwrap() {
+                    _ if line == command => status(),
                     "CLIENT" => "SERVER PROTOCOL 2\n".to_owned(),
+                    "SET" if command != "STATUS" => format!("ERROR: Unknown command {line}\n"),
                     "TIMEOUT" | "SET" => "OK\n".to_owned(),
-                    "STATUS" => status(),
                     _ => break,
                 };
                 let _ = stream.write_all(reply.as_bytes());
-                if line == "STATUS" {
+                if line == command {
                     break;
                 }
             }
@@ -647,6 +799,74 @@ fn nccl_says_which_rank_has_launched_less_and_our_stack_where_it_is() {
     assert!(!without.contains("NCCL"), "{without}");
 }
 
+/// The same job in NCCL 2.26.2's format strings, and with a rank that does not respond: of a
+/// communicator of four.
+fn status_as_text(pids: &[String]) -> String {
+    format!(
+        "NCCL version 2.26.2 compiled with CUDA 12.8\nCUDA runtime version 12080, driver version 12080\n\n\
+         Job summary\n===========\n\n  Nodes  Processes         GPUs  Processes     GPUs\n\
+         (total)   per node  per process    (total)  (total)\n{:7}  {:9}  {:11}  {:9}  {:7}\n\n\
+         Communicators... (2.05s)\n=============\n\n\
+         Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors\n    \
+         #  in group  per comm  per node  per comm  in group\n\
+         {:5}  {:8}  {:8}  {:>8}  {:8}  {:8}  {:>8}  {:>6}\n\n\
+         Errors\n======\n\n\
+         INCOMPLETE\n  Missing communicator data from 1 job process\n  \
+         Process 77 on node 192.0.2.7 managing GPU 3\n\n\
+         #0-0 (ae94423cfbb2ef4a) INCOMPLETE\n  Missing communicator data from 1 rank\n  \
+         Rank 3 -- GPU 3 managed by process 77 on node 192.0.2.7\n\n\
+         Warnings\n========\n\n\
+         TIMEOUT\n  Encountered 1 communication timeout while gathering communicator data\n\n\
+         #0-0 (ae94423cfbb2ef4a) MISMATCH\n  \
+         Communicator ranks have different AllReduce operation counts\n  \
+         2 ranks have launched up to operation 1024\n  \
+         Rank 2 has launched up to operation 1023 -- GPU 2 managed by process {} on node 127.0.0.1\n\n",
+        2, 2, 1, 4, 4, 0, 1, 1, "3", 4, 3, "RUNNING", "INCOMPLETE,MISMATCH", pids[2],
+    )
+}
+
+#[test]
+fn an_nccl_that_knows_no_json_is_read_as_text() {
+    let pids = std::sync::Arc::new(std::sync::Mutex::new(Vec::<String>::new()));
+    let known = pids.clone();
+    let address = nccl_ras_of_text(move || status_as_text(&known.lock().unwrap()));
+    let variables = [("NCCL_RAS_ADDR", address.as_str())];
+    let Some((target, _)) = ranks(3, "nccl-text", &variables) else {
+        return;
+    };
+    pids.lock().unwrap().clone_from(&target.ready);
+    let (pid, read) = (&target.ready[2], marked("waiting_ranks.py", "read"));
+    let tree = target.pid().to_string();
+    let shown = text(&dump(&["--tree", "--pid", &tree]));
+    let of = "communicator 0xae94423cfbb2ef4a of 4 ranks";
+    for line in [
+        format!("NCCL RAS ({address}, NCCL 2.26.2, 4 processes on 2 nodes with 4 GPUs)"),
+        format!("{of}: rank 3 is missing, it does not respond"),
+        "rank 3: pid 77 on 192.0.2.7".to_owned(),
+        format!("{of}: rank 2 has launched 1,023 AllReduce, 2 others 1,024"),
+        format!("rank 2: pid {pid} on 127.0.0.1: waits: read at waiting_ranks.py:{read}"),
+    ] {
+        assert!(shown.contains(&line), "{line}\n{shown}");
+    }
+    assert!(!shown.contains("it may be another job"), "{shown}");
+    // An answer that is read from a file has the same.
+    let answer = text(&dump(&["--tree", "--pid", &tree, "--json"]));
+    let look: Value = serde_json::from_str(&answer).unwrap();
+    let ras = &look["looks"][0]["nccl_ras"][0];
+    let job = json!({"nodes": 2, "processes": 4, "gpus": 4});
+    assert_eq!((&ras["job"], &ras["may_be_others"]), (&job, &json!(false)));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("node1.json");
+    std::fs::write(&file, answer).unwrap();
+    let from = text(&dump(&["--from", file.to_str().unwrap()]));
+    for line in [
+        "NCCL 2.26.2, 4 processes on 2 nodes with 4 GPUs)",
+        "rank 2 has launched 1,023 AllReduce, 2 others 1,024",
+    ] {
+        assert!(from.contains(line), "{line}\n{from}");
+    }
+}
+
 #[test]
 fn why_nccl_says_nothing_where_it_is_in_use() {
     // Nobody listens to port 1 (tcpmux, which is no longer used); a port that was free may be
@@ -654,6 +874,7 @@ fn why_nccl_says_nothing_where_it_is_in_use() {
     let free = "127.0.0.1:1";
     let strangers = nccl_ras(|| status(&["1".to_owned(), "1".to_owned(), "1".to_owned()]));
     let broken = nccl_ras(|| "{\"communicators\": [[[".to_owned());
+    let cut = nccl_ras_of_text(|| "NCCL version 2.24.3 compiled with CUDA 12.6\n".to_owned());
     for (variables, why) in [
         (&[("NCCL_RAS_ADDR", free)][..], "nothing listens there"),
         (
@@ -661,6 +882,7 @@ fn why_nccl_says_nothing_where_it_is_in_use() {
             "another job answers there",
         ),
         (&[("NCCL_RAS_ADDR", broken.as_str())], "is not understood"),
+        (&[("NCCL_RAS_ADDR", cut.as_str())], "is cut"),
         (
             &[("NCCL_RAS_ADDR", free), ("NCCL_RAS_ENABLE", "0")],
             "it is off (NCCL_RAS_ENABLE=0)",

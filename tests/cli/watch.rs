@@ -259,6 +259,26 @@ fn it_ends_with_the_job() {
 }
 
 #[test]
+fn all_trainers_of_a_job_on_this_machine_are_watched() {
+    // The last of them reads, and the other waits for a lock.
+    let Some((_target, job)) = crate::dump_job::ranks(2, "watched", &[]) else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let output = watch(&[], folder.path(), &["--job", &job, "--duration", "1s"]);
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("watching 2 trainers"), "{text}");
+    let other = watch(&[], folder.path(), &["--job", "no-such-job"]);
+    let text = said(&other);
+    assert_eq!(other.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("error: no trainer ") && text.contains("hint: "),
+        "{text}"
+    );
+}
+
+#[test]
 fn what_cannot_be_watched_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let gone = watch(&[i32::MAX.to_string()], folder.path(), &[]);

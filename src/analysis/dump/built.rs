@@ -93,6 +93,7 @@ pub(super) fn process(pid: i32, threads: Vec<DumpedThread>) -> DumpedProcess {
         role: Role::Other,
         trainer_pid: None,
         job: None,
+        groups: String::new(),
         command: Vec::new(),
         python: String::new(),
         torch: String::new(),

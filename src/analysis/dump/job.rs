@@ -1,6 +1,8 @@
 //! All ranks of a job, on however many machines: one comparison.
 
+use super::places::parallel;
 use super::verdict::{Because, RankGroup, Verdict, because, compare, is_rank};
+use crate::analysis::job::parallel::Parallel;
 use crate::model::dump::{Dump, DumpedProcess, DumpedThread};
 use crate::model::profile::Role;
 use crate::model::wait::WaitKind;
@@ -59,6 +61,8 @@ pub struct Job<'j> {
     pub twice: Vec<u32>,
     /// Ranks of the job; 0 if no environment says so.
     pub world_size: u32,
+    /// Where ranks are in their parallel groups, those that were not found included.
+    pub parallel: Parallel,
 }
 
 /// With more groups than this, ranks that differ in nothing but their step are one group.
@@ -110,6 +114,7 @@ impl<'j> Job<'j> {
             .map(|(&number, _)| number)
             .collect();
         twice.sort_unstable();
+        let parallel = parallel(ranks.iter().map(|rank| rank.process));
         let waited_for = waited_for(&verdict, &ranks, !not_found.is_empty());
         Self {
             ranks,
@@ -119,6 +124,7 @@ impl<'j> Job<'j> {
             not_found,
             twice,
             world_size,
+            parallel,
         }
     }
 

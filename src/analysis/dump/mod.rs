@@ -13,12 +13,14 @@ pub mod job;
 pub mod jobs;
 pub mod moved;
 mod odd_ranks;
+pub mod places;
 pub mod ras;
 pub mod tasks;
 pub mod tree;
 pub mod verdict;
 mod wakers;
 
+use super::job::reduce::groups as parallel_groups;
 use super::of_thread;
 use crate::model::category::FrameKind;
 use crate::model::depth::MAX_DEPTH;
@@ -146,6 +148,11 @@ fn of_process(
         role: process.role,
         trainer_pid,
         job: job_of(profile, process),
+        groups: process.role.rank().map_or(String::new(), |rank| {
+            let environment = &process.info.environment;
+            let groups = parallel_groups(profile, id, Some(rank), environment);
+            groups.map_or(String::new(), |(_, groups)| groups)
+        }),
         command: process.info.command.clone(),
         python: process.info.python.clone(),
         torch: process.info.torch.clone(),

@@ -89,6 +89,7 @@ impl Watched {
                 redaction: plan.options.redaction,
                 rules: plan.rules.clone(),
             },
+            job: None,
             machines: None,
             every: plan.options.segment,
             after: plan.hang_after,

@@ -151,7 +151,7 @@ fn read_files(plan: &JobPlan, files: &[PathBuf]) -> Result<Job, Failure> {
 }
 
 /// The recordings in a folder, by name.
-pub(super) fn recordings(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+pub(crate) fn recordings(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     if folder.is_file() {
         return Ok(vec![folder.to_owned()]);
     }

@@ -9,6 +9,7 @@ use crate::cli::dump_snapshot::{check_target, take_one};
 use crate::cli::failure::Failure;
 use crate::cli::gather::INTERRUPTED;
 use crate::cli::pause::{interruptible, is_interrupted};
+use crate::cli::trainers::{running, trainers as trainers_of_job};
 use crate::cli::watch_plan::WatchPlan;
 use crate::cli::{hints, messages};
 use crate::model::dump::Dump;
@@ -31,6 +32,11 @@ const STEPS: usize = 64;
 
 pub(crate) fn run(plan: &WatchPlan) -> Result<ExitCode, Failure> {
     let signals = interruptible()?;
+    let mut plan = plan.clone();
+    if let Some(job) = &plan.job {
+        plan.look.pids = trainers_of_job(Some(job))?;
+    }
+    let plan = &plan;
     for &pid in &plan.look.pids {
         check_target(pid)?;
     }
@@ -81,8 +87,16 @@ pub(crate) fn run(plan: &WatchPlan) -> Result<ExitCode, Failure> {
         }
         match found {
             Found::Ended => {
-                messages::note("the job has ended");
-                break;
+                // An elastic launcher starts new workers in place of those that failed.
+                let again = plan.job.as_deref().map(|job| running(Some(job)));
+                let Some(pids) = again.filter(|pids| !pids.is_empty()) else {
+                    messages::note("the job has ended");
+                    break;
+                };
+                messages::note("the job was started again");
+                let mut next = plan.clone();
+                next.look.pids = pids;
+                watch = Watch::new(next)?;
             }
             Found::Hang(..) if plan.once => return Ok(ExitCode::from(1)),
             Found::Hang(..) | Found::Elsewhere | Found::Nothing => {}

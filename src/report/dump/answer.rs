@@ -10,7 +10,9 @@ use crate::model::dump::{
     Progress, THREAD_END,
 };
 use crate::model::frame::Partial;
-use crate::model::nccl_ras::{Communicator, Member, MissingRank, Ras, RasAnswer, RasRank};
+use crate::model::nccl_ras::{
+    Communicator, JobSize, Member, MissingRank, Ras, RasAnswer, RasRank, UnnamedRanks,
+};
 use crate::model::profile::Role;
 use crate::model::sample::{Capture, Gil, ThreadState};
 use crate::model::tasks::{AsyncTask, TaskState};
@@ -69,6 +71,8 @@ struct RasEntry {
     address: String,
     error: Option<String>,
     nccl_version: Option<String>,
+    job: Option<JobSize>,
+    may_be_others: Option<bool>,
     communicators: Option<Vec<RasCommunicator>>,
 }
 
@@ -78,7 +82,17 @@ struct RasCommunicator {
     hash: String,
     size: u32,
     ranks: Vec<RasRankEntry>,
+    unnamed: Vec<RasUnnamedEntry>,
     missing: Vec<RasMissingEntry>,
+    unnamed_missing: u32,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RasUnnamedEntry {
+    kind: String,
+    count: u64,
+    ranks: u32,
 }
 
 #[derive(Default, Deserialize)]
@@ -123,6 +137,7 @@ struct Process {
     worker: Option<u32>,
     trainer_pid: Option<i32>,
     job: Option<Job>,
+    groups: Option<String>,
     command: Vec<String>,
     python: Option<String>,
     torch: Option<String>,
@@ -310,6 +325,15 @@ fn ras(entry: RasEntry) -> RasAnswer {
                     .collect(),
             })
             .collect(),
+        unnamed: each
+            .unnamed
+            .into_iter()
+            .map(|ranks| UnnamedRanks {
+                collective: ranks.kind,
+                launched: ranks.count,
+                ranks: ranks.ranks,
+            })
+            .collect(),
         missing: each
             .missing
             .into_iter()
@@ -319,12 +343,15 @@ fn ras(entry: RasEntry) -> RasAnswer {
                 dead: rank.dead,
             })
             .collect(),
+        unnamed_missing: each.unnamed_missing,
     };
     RasAnswer {
         address: entry.address,
         ras: match (entry.communicators, entry.error) {
             (Some(communicators), None) => Ok(Ras {
                 nccl_version: entry.nccl_version.unwrap_or_default(),
+                job: entry.job,
+                may_be_others: entry.may_be_others.unwrap_or_default(),
                 communicators: communicators.into_iter().map(communicator).collect(),
             }),
             (_, error) => Err(error.unwrap_or_default()),
@@ -354,6 +381,7 @@ fn process(process: Process) -> DumpedProcess {
             address: job.address,
             world_size: process.world_size,
         }),
+        groups: process.groups.unwrap_or_default(),
         command: process.command,
         python: process.python.unwrap_or_default(),
         torch: process.torch.unwrap_or_default(),
@@ -513,7 +541,7 @@ mod tests {
             "wall_s": 1.5, "skew_ms": 2.0, "stopped": 1, "stops_us": [80.0], "longest_stop_us": 80.0,
             "processes": [{
                 "pid": 12, "role": "trainer", "rank": 3, "world_size": 4, "worker": null,
-                "trainer_pid": null, "job": {"ids": ["run7"], "address": "node1:29500"}, "command": ["python", "train.py"], "python": "3.11", "torch": "2.15",
+                "trainer_pid": null, "job": {"ids": ["run7"], "address": "node1:29500"}, "groups": "pp=1,3;dp=2,3", "command": ["python", "train.py"], "python": "3.11", "torch": "2.15",
                 "note": "a note", "gil_holder": 12,
                 "progress": [{"what": "step", "value": 20, "source": "main"}],
                 "threads": [thread],
@@ -522,9 +550,13 @@ mod tests {
             "ranks": [], "deadlocks": [], "awaited": [], "equal": [], "missing": ["something"],
             "memory": null,
             "nccl_ras": [
-                {"address": "localhost:1", "error": "off", "nccl_version": null, "communicators": null},
-                {"address": "localhost:2", "error": null, "nccl_version": "2.30.7", "communicators": [{
-                    "hash": "0x1", "size": 2,
+                {
+                    "address": "localhost:1", "error": "off", "nccl_version": null, "job": null,
+                    "may_be_others": null, "communicators": null,
+                },
+                {"address": "localhost:2", "error": null, "nccl_version": "2.30.7", "job": null,
+                "may_be_others": false, "communicators": [{
+                    "hash": "0x1", "size": 2, "unnamed": [], "unnamed_missing": 0,
                     "ranks": [{
                         "of": {"rank": 0, "host": "10.0.0.1", "pid": 12, "here": true}, "async_error": 0,
                         "counts": [{"kind": "AllReduce", "count": 7}],

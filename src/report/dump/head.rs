@@ -1,6 +1,8 @@
 //! The head of a dump: time, target, and how ranks differ.
 
+use crate::analysis::dump::places::{parallel, shared};
 use crate::analysis::dump::verdict::{RankGroup, because, is_for_thread, lock_words, verdict};
+use crate::analysis::job::parallel::Parallel;
 use crate::model::dump::{Dump, DumpedProcess, Place};
 use crate::model::profile::Role;
 use crate::model::text::printable;
@@ -182,9 +184,15 @@ pub(super) fn ranks(out: &mut String, dump: &Dump) {
         .max()
         .unwrap_or(0);
     let awaited = verdict.awaited();
+    let parallel = parallel(dump.processes.iter());
+    let rank = |index: &usize| dump.processes.get(*index)?.role.rank();
     for group in &verdict.groups {
         let is_odd = !all_same && (group.processes.len() < most || awaited == group.processes);
-        let who = rank_list(dump, &group.processes);
+        let mut who = rank_list(dump, &group.processes);
+        let mesh = mesh(&parallel, group.processes.iter().filter_map(rank));
+        if !mesh.is_empty() {
+            let _ = write!(who, " ({mesh})");
+        }
         let differs = match (is_odd, group.processes.len()) {
             (true, 1) => " differs",
             (true, _) => " differ",
@@ -284,6 +292,14 @@ pub(super) fn rank_list(dump: &Dump, processes: &[usize]) -> String {
         words.push(format!("pid {}", pids.join(", ")));
     }
     words.join(", ")
+}
+
+/// `pp 1, dp 0`: where all of these ranks are in the job's device mesh; empty where that is
+/// nothing.
+pub(super) fn mesh(parallel: &Parallel, ranks: impl Iterator<Item = u32>) -> String {
+    let shared = shared(parallel, ranks).into_iter();
+    let words = shared.map(|(name, index)| format!("{} {index}", printable(name)));
+    words.collect::<Vec<_>>().join(", ")
 }
 
 /// `rank 3`, `trainer`, `DataLoader worker 1`.

@@ -1,7 +1,7 @@
 //! A job's dump for people: whom the ranks wait for, how they differ, and where their stacks part.
 //! It is as short for a thousand ranks as for eight.
 
-use super::head::{place, thread_words, words};
+use super::head::{mesh, place, thread_words, words};
 use super::job_names::{job_list, job_title};
 use super::ras::ras;
 use crate::analysis::dump::deadlocks::deadlocks;
@@ -167,6 +167,15 @@ fn rank_list(job: &Job<'_>, indices: &[usize]) -> String {
     parts.join(", ")
 }
 
+/// The ranks that no machine has, and where they are in the device mesh.
+fn not_found(job: &Job<'_>) -> String {
+    let list = numbers(&job.not_found);
+    match mesh(&job.parallel, job.not_found.iter().copied()).as_str() {
+        "" => list,
+        mesh => format!("{list} ({mesh})"),
+    }
+}
+
 fn verb(count: usize, one: &'static str, several: &'static str) -> &'static str {
     if count == 1 { one } else { several }
 }
@@ -191,7 +200,7 @@ fn waited_for(out: &mut String, job: &Job<'_>) {
             out,
             "\nall ranks that were found wait in collectives: for {}, which {} ended, or {} on a machine that was not \
              asked or did not answer",
-            numbers(&job.not_found),
+            not_found(job),
             verb(job.not_found.len(), "has", "have"),
             verb(job.not_found.len(), "is", "are"),
         ),
@@ -207,7 +216,7 @@ fn waited_for(out: &mut String, job: &Job<'_>) {
     };
     for rank in job.culprits().iter().take(NAMED) {
         if let Some(rank) = job.ranks.get(*rank) {
-            culprit(out, rank);
+            culprit(out, job, rank);
         }
     }
     if job.culprits().len() > NAMED {
@@ -215,10 +224,12 @@ fn waited_for(out: &mut String, job: &Job<'_>) {
     }
 }
 
-fn culprit(out: &mut String, rank: &JobRank<'_>) {
-    let who = match rank.number() {
-        Some(number) => format!("rank {number}, "),
-        None => String::new(),
+fn culprit(out: &mut String, job: &Job<'_>, rank: &JobRank<'_>) {
+    let mesh = mesh(&job.parallel, rank.number().into_iter());
+    let who = match (rank.number(), mesh.as_str()) {
+        (Some(number), "") => format!("rank {number}, "),
+        (Some(number), mesh) => format!("rank {number} ({mesh}), "),
+        (None, _) => String::new(),
     };
     let _ = write!(
         out,
@@ -315,15 +326,18 @@ fn groups(out: &mut String, job: &Job<'_>) {
             true => verb(size, " differs", " differ"),
             false => "",
         };
-        let on = match (
-            size,
-            group.processes.first().and_then(|&at| job.ranks.get(at)),
-        ) {
-            (1, Some(rank)) => format!(" (on {})", printable(&rank.answer.host)),
-            _ => String::new(),
+        let ranks = || group.processes.iter().filter_map(|&at| job.ranks.get(at));
+        let mut facts = vec![mesh(&job.parallel, ranks().filter_map(JobRank::number))];
+        if let (1, Some(rank)) = (size, ranks().next()) {
+            facts.push(format!("on {}", printable(&rank.answer.host)));
+        }
+        facts.retain(|fact| !fact.is_empty());
+        let facts = match facts.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", facts.join("; ")),
         };
         let who = rank_list(job, &group.processes);
-        let _ = writeln!(out, "  {who}{on}{differs}: {}", words(group));
+        let _ = writeln!(out, "  {who}{facts}{differs}: {}", words(group));
         let is_named = |rank: &usize| job.culprits().iter().take(NAMED).any(|each| each == rank);
         let unnamed = group.processes.iter().filter(|rank| !is_named(rank));
         for rank in unnamed.take(NAMED).filter_map(|&at| job.ranks.get(at)) {
@@ -336,13 +350,18 @@ fn groups(out: &mut String, job: &Job<'_>) {
 
 /// RAS sees the whole job from any of its processes: what the first machine knows is that of all.
 fn nccl(out: &mut String, job: &Job<'_>, answers: &[HostAnswer]) {
-    let with = |is_answer: bool| {
-        answers.iter().find(|answer| {
-            let ras = &answer.dump.nccl_ras;
-            !ras.is_empty() && ras.iter().any(|each| each.ras.is_ok()) == is_answer
+    // One that certainly is this job's before one that may be another's.
+    let doubt = |answer: &&HostAnswer| {
+        let ras = answer.dump.nccl_ras.iter();
+        ras.map(|each| {
+            each.ras
+                .as_ref()
+                .map_or(2, |ras| u8::from(ras.may_be_others))
         })
+        .min()
     };
-    let Some(answer) = with(true).or_else(|| with(false)) else {
+    let asked = answers.iter().filter(|answer| doubt(answer).is_some());
+    let Some(answer) = asked.min_by_key(doubt) else {
         return;
     };
     ras(out, &answer.dump.nccl_ras, |member, size| {
@@ -356,7 +375,9 @@ fn nccl(out: &mut String, job: &Job<'_>, answers: &[HostAnswer]) {
             .ranks
             .iter()
             .find(|rank| rank.number() == Some(member.rank))?;
-        (of_all && rank.process.pid == member.pid).then_some(rank.process)
+        // NCCL 2.24 does not say whose missing ranks are.
+        let is_it = member.pid == 0 || rank.process.pid == member.pid;
+        (of_all && is_it).then_some(rank.process)
     });
 }
 

@@ -1,7 +1,7 @@
 //! A job's dump for machines, by the schema in docs/src/json.md: the answer of each machine, and
 //! the comparison of all ranks.
 
-use super::json::{SCHEMA, place, render_snapshot};
+use super::json::{SCHEMA, mesh, place, render_snapshot};
 use crate::analysis::dump::job::{HostAnswer, Job, JobRank, Unanswered, WaitedFor};
 use crate::analysis::dump::jobs::{JobName, jobs_of};
 use crate::analysis::dump::tree::{Label, Node, tree};
@@ -45,6 +45,7 @@ fn comparison(name: &JobName, answers: &[HostAnswer]) -> Value {
     let job = Job::new(answers);
     let one = |rank: &JobRank<'_>| json!({"rank": rank.number(), "host": rank.answer.host, "pid": rank.process.pid});
     let of = |index: &usize| job.ranks.get(*index).map(one);
+    let number = |index: &usize| job.ranks.get(*index)?.number();
     let list = |indices: &[usize]| indices.iter().filter_map(of).collect::<Vec<_>>();
     let because = |index: &usize| {
         let rank = job.ranks.get(*index);
@@ -71,6 +72,7 @@ fn comparison(name: &JobName, answers: &[HostAnswer]) -> Value {
             "waits_for_ranks": group.waits_for_ranks,
             "at": group.at.as_ref().map(place),
             "step": group.step.as_ref().map(|(what, low, high)| json!({"what": what, "low": low, "high": high})),
+            "mesh": mesh(&job.parallel, group.processes.iter().filter_map(number)),
             "because": group.processes.iter().flat_map(because).collect::<Vec<_>>(),
         })).collect::<Vec<_>>(),
         "waited_for": match &job.waited_for {

@@ -6,7 +6,9 @@ use crate::analysis::dump::deadlocks::deadlocks;
 use crate::analysis::dump::groups::groups;
 use crate::analysis::dump::jobs::jobs;
 use crate::analysis::dump::moved::{Comparison, Standstill};
+use crate::analysis::dump::places::{parallel, shared};
 use crate::analysis::dump::verdict::verdict;
+use crate::analysis::job::parallel::Parallel;
 use crate::model::dump::{Dump, DumpedFrame, DumpedProcess, DumpedThread, DumpedWait, Place};
 use crate::model::nccl_ras::{Communicator, Member, RasAnswer};
 use crate::model::sample::{Capture, Gil};
@@ -46,6 +48,8 @@ pub fn render_snapshot(dump: &Dump) -> Value {
     for job in jobs(dump) {
         let pid = |index: &usize| job.of.processes.get(*index).map(|process| process.pid);
         let verdict = verdict(&job.of);
+        let parallel = parallel(job.of.processes.iter());
+        let rank = |index: &usize| job.of.processes.get(*index)?.role.rank();
         awaited.extend(verdict.awaited().iter().filter_map(pid));
         ranks.extend(verdict.groups.iter().map(|group| json!({
             "pids": group.processes.iter().filter_map(pid).collect::<Vec<_>>(),
@@ -53,6 +57,7 @@ pub fn render_snapshot(dump: &Dump) -> Value {
             "waits_for_ranks": group.waits_for_ranks,
             "at": group.at.as_ref().map(place),
             "step": group.step.as_ref().map(|(what, value, _)| json!({"what": what, "value": value})),
+            "mesh": mesh(&parallel, group.processes.iter().filter_map(rank)),
         })));
     }
     json!({
@@ -79,6 +84,14 @@ pub fn render_snapshot(dump: &Dump) -> Value {
     })
 }
 
+/// Where all of these ranks are along dimensions of the job's device mesh.
+pub(super) fn mesh(parallel: &Parallel, ranks: impl Iterator<Item = u32>) -> Vec<Value> {
+    let shared = shared(parallel, ranks).into_iter();
+    shared
+        .map(|(name, index)| json!({"dimension": name, "index": index}))
+        .collect()
+}
+
 fn ras(answer: &RasAnswer) -> Value {
     let member = |member: &Member| {
         json!({
@@ -97,9 +110,13 @@ fn ras(answer: &RasAnswer) -> Value {
         let missing = each.missing.iter().map(|rank| {
             json!({"of": member(&rank.member), "unresponsive": rank.unresponsive, "dead": rank.dead})
         });
+        let unnamed = each.unnamed.iter().map(|ranks| {
+            json!({"kind": ranks.collective, "count": ranks.launched, "ranks": ranks.ranks})
+        });
         json!({
             "hash": each.hash, "size": each.size,
-            "ranks": ranks.collect::<Vec<_>>(), "missing": missing.collect::<Vec<_>>(),
+            "ranks": ranks.collect::<Vec<_>>(), "unnamed": unnamed.collect::<Vec<_>>(),
+            "missing": missing.collect::<Vec<_>>(), "unnamed_missing": each.unnamed_missing,
         })
     };
     let ras = answer.ras.as_ref();
@@ -107,6 +124,8 @@ fn ras(answer: &RasAnswer) -> Value {
         "address": answer.address,
         "error": answer.ras.as_ref().err(),
         "nccl_version": ras.ok().map(|ras| &ras.nccl_version),
+        "job": ras.ok().map(|ras| ras.job),
+        "may_be_others": ras.ok().map(|ras| ras.may_be_others),
         "communicators": ras.ok().map(|ras| {
             ras.communicators.iter().map(communicator).collect::<Vec<_>>()
         }),
@@ -124,6 +143,7 @@ fn process(process: &DumpedProcess) -> Value {
         "job": process.job.as_ref().map(|job| json!({
             "ids": job.ids, "address": job.address,
         })),
+        "groups": text(&process.groups),
         "command": process.command,
         "python": text(&process.python),
         "torch": text(&process.torch),

@@ -38,6 +38,9 @@ pub(super) fn memory(out: &mut String, dump: &Dump) {
         for device in &read.tensors.devices {
             let _ = writeln!(out, "  {}", of_device(device, read.tensors.held.as_ref()));
         }
+        if let Some(why) = read.tensors.devices_unread {
+            let _ = writeln!(out, "  its allocator of device memory is not read: {why}");
+        }
     }
 }
 
@@ -55,7 +58,14 @@ fn of_device(device: &DeviceTensors, held: Option<&Held>) -> String {
             amount(others)
         ));
     }
-    let free = device.reserved_bytes.saturating_sub(device.bytes);
+    let in_use = device.active_bytes.saturating_sub(device.bytes);
+    if in_use > 0 {
+        text.push_str(&format!(
+            ", and {} that tensors gave back is still in use by a stream",
+            amount(in_use)
+        ));
+    }
+    let free = device.reserved_bytes.saturating_sub(device.active_bytes);
     text.push_str(&format!(", and keeps {} free", amount(free)));
     text
 }
@@ -66,8 +76,7 @@ fn beside(device: &DeviceTensors, held: &Held) -> Option<u64> {
     let totals = held.totals();
     let on_it = totals.iter().filter(|part| part.device == device.device);
     let known = on_it.map(|part| part.bytes).sum();
-    let is_whole = held.cut.is_none() && held.unread.is_empty();
-    device.bytes.checked_sub(known).filter(|_| is_whole)
+    device.bytes.checked_sub(known).filter(|_| held.is_whole())
 }
 
 fn whose(process: &DumpedProcess) -> String {
@@ -306,9 +315,11 @@ pub(super) fn memory_json(dump: &Dump) -> Value {
             "devices": read.tensors.devices.iter().map(|device| json!({
                 "device": device.device,
                 "allocated_bytes": device.bytes,
+                "active_bytes": device.active_bytes,
                 "reserved_bytes": device.reserved_bytes,
                 "beside_modules_bytes": read.tensors.held.as_ref().and_then(|held| beside(device, held)),
             })).collect::<Vec<_>>(),
+            "devices_unread": read.tensors.devices_unread,
         })
     });
     each.collect()
@@ -369,4 +380,24 @@ fn modules_json(held: &Held) -> Vec<Value> {
         paths.push(path);
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_stream_still_uses_is_not_free() {
+        let mut device = DeviceTensors {
+            device: "cuda:0".to_owned(),
+            bytes: 1_000_000_000,
+            active_bytes: 1_200_000_000,
+            reserved_bytes: 2_000_000_000,
+        };
+        let said = "on cuda:0 torch's allocator has given 1.0 GB to tensors, and 200 MB that tensors gave back is still in use by a stream, and keeps 800 MB free";
+        assert_eq!(of_device(&device, None), said);
+        device.active_bytes = device.bytes;
+        let said = "on cuda:0 torch's allocator has given 1.0 GB to tensors, and keeps 1.0 GB free";
+        assert_eq!(of_device(&device, None), said);
+    }
 }
