@@ -10,7 +10,10 @@ use torchspy::model::nccl_ras::{KeptRas, Member, RasFact, RasFinding, RasSummary
 use torchspy::model::parallel::{GroupSource, text_of};
 use torchspy::model::reduction::{Bin, Place, ReducedRank, ReducedRow, Reduction, Still, SyncEnd};
 use torchspy::model::wait::WaitKind;
-use torchspy::report::tables::job::straggler;
+use torchspy::report::csv;
+use torchspy::report::json::job::job_report;
+use torchspy::report::table::Sheet;
+use torchspy::report::tables::job::{RANKS, all_ranks, ranks, ranks_and_all, straggler};
 use torchspy::report::text::job::render_job;
 
 const TICK_S: f64 = 0.01;
@@ -370,7 +373,115 @@ fn with_nccl_a_rank_that_is_slow_for_a_part_is_named_by_its_devices_idle_time() 
             "{text}"
         );
         assert!(!text.contains("about as long as the others"), "{text}");
+        assert!(text.contains("nor how much they overlap"), "{text}");
+        let json = job_report(&job);
+        assert_eq!(json.overlap, Some("not_visible"));
+        assert!(json.ranks.iter().all(|rank| rank.synchronizing.is_none()));
     }
+    assert_eq!(job_report(&simulated.job()).overlap, None);
+}
+
+/// The slow rank is the last one of every step: what it waits is the transfer.
+#[test]
+fn waits_for_ranks_that_arrive_later_are_divided_from_the_transfer() {
+    let job = Simulated::default().job();
+    let rows = ranks(&job);
+    for row in &rows {
+        let (waits, transfer) = (row.synchronizing.unwrap(), row.transferring.unwrap());
+        let step_s = row.step_ms.unwrap() / 1e3;
+        assert!((transfer - TRANSFER_S / step_s).abs() < 1e-3, "{row:?}");
+        assert!((waits + transfer - row.communication_wait).abs() < 1e-9);
+        let is_last = row.rank == Some(5);
+        assert_eq!(row.last_in, Some(if is_last { 1.0 } else { 0.0 }));
+        assert!(is_last || waits > 0.3, "{row:?}");
+    }
+    let text = render_job(&job, false);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("or more for ranks that arrive later"),
+        "{text}"
+    );
+
+    let mut alone = Simulated::default().reductions();
+    alone.truncate(1);
+    let alone = ranks(&answers(alone, None));
+    assert_eq!((alone[0].synchronizing, alone[0].last_in), (None, None));
+}
+
+/// Now one rank is the last and now another: it is a lower bound, and the transfer an upper one.
+#[test]
+fn waits_for_later_ranks_are_never_more_than_they_were() {
+    for seed in 1..=10 {
+        let simulated = Simulated {
+            seed,
+            slow: None,
+            ..Simulated::default()
+        };
+        for (row, times) in ranks(&simulated.job()).iter().zip(simulated.times()) {
+            let all_s: f64 = times.iter().map(|(begin, _, end)| end - begin).sum();
+            let waits = times
+                .iter()
+                .map(|(_, arrives, end)| end - TRANSFER_S - arrives);
+            let waits = waits.sum::<f64>() / all_s;
+            assert!(
+                row.synchronizing.unwrap() <= waits + 1e-4,
+                "{row:?} {waits}"
+            );
+            let transfers = TRANSFER_S * times.len() as f64 / all_s;
+            assert!(row.transferring.unwrap() >= transfers - 1e-4, "{row:?}");
+        }
+    }
+}
+
+/// In each bin some rank was sampled in its waits less often than the others, by chance.
+#[test]
+fn the_chance_of_samples_is_no_wait_for_others() {
+    let mut reductions = Simulated {
+        slow: None,
+        ..Simulated::default()
+    }
+    .reductions();
+    let mut random = Random(7);
+    let rows = reductions.iter_mut().flat_map(|each| &mut each.rows);
+    for row in rows.filter(|row| row.wait.is_some()) {
+        row.ns = if random.next() < 0.25 { 20_000_000 } else { 0 };
+    }
+    let job = answers(reductions, None);
+    let all = all_ranks(&job, &ranks(&job)).unwrap();
+    // The least of each bin would be hardly anything.
+    assert!(
+        all.transferring.unwrap() > all.synchronizing.unwrap(),
+        "{all:?}"
+    );
+    assert!(all.synchronizing.unwrap() < 0.05, "{all:?}");
+}
+
+#[test]
+fn all_ranks_have_a_row() {
+    let mut reductions = Simulated::default().reductions();
+    let devices = [("GPU-1", 5.0), ("GPU-1", 5.0), ("GPU-2", 7.0)];
+    for (reduction, (device, energy_j)) in reductions.iter_mut().zip(devices) {
+        let rank = &mut reduction.ranks[0];
+        (rank.device, rank.energy_j) = (Some(device.to_owned()), Some(energy_j));
+    }
+    reductions[0].ranks[0].utilization = Some(0.5);
+    reductions[1].ranks[0].utilization = Some(0.7);
+    let job = answers(reductions, None);
+    let json = job_report(&job);
+    let all = json.all_ranks.unwrap();
+    let waits = json.ranks.iter().map(|rank| rank.communication_wait);
+    let mean = waits.sum::<f64>() / 8.0;
+    assert!((all.communication_wait - mean).abs() < 1e-9, "{all:?}");
+    assert_eq!((all.ranks, all.steps, all.energy_j), (8, 600, Some(12.0)));
+    assert!((all.gpu_utilization.unwrap() - 0.6).abs() < 1e-9, "{all:?}");
+    let text = render_job(&job, false);
+    assert!(text.contains("\n   all "), "{text}");
+    let table = csv::render(&Sheet::new(RANKS, &ranks_and_all(&job)));
+    assert_eq!(table.lines().count(), 10, "{table}");
+    assert!(
+        table.lines().last().unwrap().starts_with("all,,,,600,"),
+        "{table}"
+    );
 }
 
 #[test]
@@ -447,7 +558,9 @@ fn a_rank_that_is_late_without_a_cpu_is_late_for_that() {
 #[test]
 fn a_run_that_ends_without_steps_says_so() {
     let mut reductions = Simulated::default().reductions();
-    assert!(!render_job(&answers(reductions.clone(), None), false).contains("no step ended"));
+    let running = answers(reductions.clone(), None);
+    assert!(!render_job(&running, false).contains("no step ended"));
+    assert!(job_report(&running).standstill.is_none());
     for (at, each) in reductions.iter_mut().enumerate() {
         each.ranks[0].wall_ns += 100_000_000_000;
         let (line, wait) = if at == 3 {
@@ -498,7 +611,18 @@ fn a_run_that_ends_without_steps_says_so() {
             answers: vec![answer],
         });
     }
-    let text = render_job(&answers(reductions, None), false);
+    let job = answers(reductions, None);
+    let json = job_report(&job);
+    let still = json.standstill.unwrap();
+    assert!((still.seconds - 100.0).abs() < 0.1, "{still:?}");
+    assert_eq!(still.ranks.len(), ranks);
+    assert_eq!(still.ranks[3].rank, Some(3));
+    assert_eq!(still.ranks[3].line, Some(69));
+    assert_eq!(still.ranks[3].wait.as_deref(), Some("lock"));
+    let ras = json.nccl_ras.unwrap();
+    assert_eq!(ras.rank, Some(1), "it has an answer");
+    assert_eq!(ras.kept.answers[0].findings.len(), 1);
+    let text = render_job(&job, false);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
         words.contains("rank 3 is missing, it does not respond"),

@@ -30,6 +30,17 @@ fn record(python: &Path, folder: &Path, slow: i32) {
     assert!(ran.status.success(), "{}", said(&ran));
 }
 
+/// Copies a recording as one of a later version of the format.
+fn make_newer(recording: &Path, path: &Path) {
+    let mut bytes = fs::read(recording).unwrap();
+    bytes[8..12].copy_from_slice(&99_u32.to_le_bytes());
+    // The checksum is that of the head's other fields and of its block.
+    let length = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
+    let head = [&bytes[..16], &bytes[20..20 + length]].concat();
+    bytes[16..20].copy_from_slice(&crc32fast::hash(&head).to_le_bytes());
+    fs::write(path, bytes).unwrap();
+}
+
 pub(crate) fn said(ran: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     text(&ran.stdout) + &text(&ran.stderr)
@@ -97,12 +108,20 @@ fn the_slow_rank_of_a_job_is_named_with_its_line() {
     // A pipe is not waited for.
     nix::unistd::mkfifo(&folder.join("pipe.tspy"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     fs::write(folder.join("x.tspy"), b"no recording").unwrap();
+    make_newer(&folder.join("0.tspy"), &folder.join("newer.tspy"));
     let second = json(folder);
     assert_eq!(second["groups"][0]["stragglers"][0]["rank"], 2, "{second}");
     let missing = second["recordings"][3]["missing"].as_array().unwrap();
     assert_eq!(missing.len(), 1, "{second}");
-    assert_eq!(second["left_out"][0]["file"], "pipe.tspy", "{second}");
-    assert_eq!(second["left_out"][1]["file"], "x.tspy", "{second}");
+    let left_out = |at: usize| second["left_out"][at]["file"].as_str().unwrap();
+    assert_eq!(
+        [0, 1, 2].map(left_out),
+        ["newer.tspy", "pipe.tspy", "x.tspy"],
+        "{second}"
+    );
+    let why = second["left_out"][0]["why"].as_str().unwrap();
+    assert!(why.contains("it is a recording of format 99"), "{second}");
+    assert_eq!(second["ranks"].as_array().unwrap().len(), 4, "{second}");
     let mut wrong = torchspy();
     wrong.arg("report").arg(folder).args(["--mesh", "dp=3"]);
     let wrong = wrong.output().unwrap();
@@ -110,6 +129,7 @@ fn the_slow_rank_of_a_job_is_named_with_its_line() {
     assert!(said(&wrong).contains("--mesh makes 3 ranks, and the job has 4"));
 
     let table = report(folder, &["--csv", "ranks"]);
+    // The head, and the ranks.
     assert_eq!(table.lines().count(), 5, "{table}");
     assert!(
         table.starts_with("rank,pid,host,file,steps,step_ms"),

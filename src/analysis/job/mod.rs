@@ -13,18 +13,23 @@
 //! | [`parallel`] | where ranks are in their parallel groups |
 //! | [`others`] | which job it is, where there are several |
 //! | [`stragglers`] | which rank the others wait for |
+//! | [`arrivals`] | what each rank waits for others, and how often it is the last |
 //! | [`change`] | since when |
 
+pub mod arrivals;
 pub mod change;
 pub mod clocks;
+mod lines;
 pub mod mesh;
 pub mod others;
 pub mod pace;
 pub mod parallel;
 pub mod ranks;
 pub mod reduce;
+mod same_steps;
 pub mod stragglers;
 
+use crate::analysis::progress::standstill::is_long;
 use crate::model::nccl_ras::KeptRas;
 use crate::model::reduction::Reduction;
 use clocks::{Clock, clocks, wall_offset_ns};
@@ -381,6 +386,30 @@ impl Job {
         self.clocks
             .iter()
             .find(|clock| clock.recordings.contains(&recording))
+    }
+
+    /// The end of the run in which no rank made a step, if it is long, ns.
+    pub fn standstill_ns(&self) -> Option<u64> {
+        let after = self.ranks.iter().filter_map(|rank| {
+            let last = rank.facts.bins.last()?;
+            let end_ns = rank.facts.start_ns.saturating_add(rank.facts.wall_ns);
+            Some((end_ns.saturating_sub(last.end_ns), rank))
+        });
+        let (still_ns, rank) = after.min_by_key(|&(still_ns, _)| still_ns)?;
+        let mean_ns = (rank.seconds() * 1e9) as u64 / rank.facts.steps.max(1);
+        is_long(still_ns, mean_ns, rank.facts.wall_ns).then_some(still_ns)
+    }
+
+    /// What NCCL answered, and the rank that asked: one with an answer that is certainly this
+    /// job's, if any is, since each that was asked knows the whole job.
+    pub fn nccl_ras(&self) -> Option<(&Rank, &KeptRas)> {
+        let asked = self.ranks.iter();
+        let asked = asked.filter_map(|rank| Some((rank, rank.facts.nccl_ras.as_ref()?)));
+        asked.min_by_key(|(_, kept)| {
+            let answers = kept.answers.iter();
+            let doubts = answers.map(|each| (each.error.is_some(), each.may_be_others));
+            doubts.min().unwrap_or((true, true))
+        })
     }
 
     /// The stragglers of all groups with their group's index, by descending cost.

@@ -56,18 +56,26 @@ impl Parallel {
         let Some((source, held)) = held(ranks) else {
             return Self::default();
         };
-        match agreed(&held) {
-            Ok((dimensions, seats)) => Self {
-                source,
-                dimensions,
-                conflict: None,
-                places: Places::Seats(seats),
-            },
+        match Self::of_groups(&held) {
+            Ok(found) => Self { source, ..found },
             Err(why) => Self {
                 conflict: Some(why),
                 ..Self::default()
             },
         }
+    }
+
+    /// Where ranks with these groups are, and the other ranks in them.
+    ///
+    /// # Errors
+    /// In what they contradict each other.
+    pub fn of_groups(held: &[(u32, Vec<Dimension>)]) -> Result<Self, String> {
+        let (dimensions, seats) = agreed(held)?;
+        Ok(Self {
+            dimensions,
+            places: Places::Seats(seats),
+            ..Self::default()
+        })
     }
 
     /// Where a rank is along each dimension in which that is known.

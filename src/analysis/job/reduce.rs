@@ -143,7 +143,7 @@ fn rank(
 
 /// The parallel groups of a rank: those that its environment names, or of the mesh with the most
 /// ranks that was found in it, or Megatron's if these are as many.
-fn groups(
+pub(crate) fn groups(
     profile: &Profile,
     id: ProcessId,
     rank: Option<u32>,

@@ -9,6 +9,7 @@
 //! With NCCL the same caution as in [`slow_rank`](crate::analysis::slow_rank) holds: a busy device
 //! hides the work of its host.
 
+use super::arrivals::{Arrival, arrivals};
 use super::change::{Change, best_split, probability};
 use super::ranks::{BinTimes, Class, Doing, Rank};
 use crate::analysis::intervals::Share;
@@ -119,6 +120,8 @@ pub struct Compared {
     pub ideal_step_s: Option<f64>,
     /// Ranks that were compared.
     pub compared: usize,
+    /// What each of these waits for others, and how often it is the last; empty of fewer than two.
+    pub arrivals: Vec<Arrival>,
     /// Indices of ranks with too few steps.
     pub too_short: Vec<usize>,
     /// Indices of ranks that do not step together with the others.
@@ -148,6 +151,7 @@ pub fn compare(ranks: &[Rank], group: &[usize]) -> Compared {
         return found;
     }
     found.step_s = Some(middle_s);
+    found.arrivals = arrivals(ranks, &together);
     let series = Series::new(ranks, &together);
     let mut stragglers: Vec<Straggler> = Vec::new();
     for member in 0..together.len() {

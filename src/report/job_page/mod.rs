@@ -95,7 +95,7 @@ pub fn render(job: &Job, out: &mut dyn Write) -> io::Result<()> {
     let command = command.map_or(String::new(), |first| shown_command(&first.command, 100));
     let title = escaped(&command);
     let (script, style) = (hash(SCRIPT), hash(STYLE));
-    let body = words::body(job, &rows, &bars);
+    let body = words::body(job, &facts, &rows, &bars);
     write!(
         out,
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\

@@ -4,10 +4,10 @@ use super::escaped;
 use super::rows::{Bar, Row};
 use crate::analysis::job::Job;
 use crate::report::naming::utc_time;
-use crate::report::tables::job::{ClockRow, StragglerRow, clocks, straggler};
+use crate::report::tables::job::{ClockRow, RankRow, StragglerRow, all_ranks, clocks, straggler};
 use crate::report::text::format::{milliseconds, percent};
 use crate::report::text::job::{
-    LONGER, about, clock_text, doing_text, incomplete, late, not_late, rank_name,
+    LONGER, about, about_ranks, clock_text, doing_text, incomplete, late, not_late, rank_name,
 };
 use std::fmt::Write;
 
@@ -20,12 +20,12 @@ const MOST_FOLDED: usize = 1000;
 const MOST_CLOCKS: usize = 2000;
 
 /// All between the body's tags but the scripts.
-pub(super) fn body(job: &Job, rows: &[Row], bars: &[Bar]) -> String {
+pub(super) fn body(job: &Job, facts: &[RankRow], rows: &[Row], bars: &[Bar]) -> String {
     let mut out = String::new();
     out.push_str("<main>\n");
     answer(&mut out, job);
     heatmap(&mut out, job, rows);
-    distribution(&mut out, job, bars);
+    distribution(&mut out, job, facts, bars);
     clock_table(&mut out, job);
     out.push_str("</main>\n<div id=\"tip\" role=\"status\" hidden></div>\n");
     out
@@ -201,7 +201,7 @@ fn heatmap(out: &mut String, job: &Job, rows: &[Row]) {
     out.push_str("</section>\n");
 }
 
-fn distribution(out: &mut String, job: &Job, bars: &[Bar]) {
+fn distribution(out: &mut String, job: &Job, facts: &[RankRow], bars: &[Bar]) {
     out.push_str(
         "<section id=\"distribution\" aria-labelledby=\"distribution-title\">\n\
          <h2 id=\"distribution-title\">Where the time goes</h2>\n\
@@ -215,6 +215,9 @@ fn distribution(out: &mut String, job: &Job, bars: &[Bar]) {
             "dim",
             "Bars of several ranks have their medians; ranks that arrive last come first",
         );
+    }
+    for text in about_ranks(facts, all_ranks(job, facts).as_ref()) {
+        paragraph(out, "dim", &text);
     }
     out.push_str("</section>\n");
 }

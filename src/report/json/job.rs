@@ -2,9 +2,13 @@
 
 use crate::analysis::intervals::Share;
 use crate::analysis::job::Job;
+use crate::analysis::job::ranks::Rank;
 use crate::analysis::job::stragglers::Unsure;
+use crate::model::nccl_ras::KeptRas;
 use crate::model::text::printable_json;
-use crate::report::tables::job::{ClockRow, RankRow, StragglerRow, clocks, ranks, straggler};
+use crate::report::tables::job::{
+    ClockRow, RankRow, StragglerRow, all_ranks, clocks, ranks, straggler,
+};
 use crate::torch::rules::RuleSet;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -36,6 +40,71 @@ pub struct JobReport {
     /// Ranks that do the same work, and what was found among them.
     pub groups: Vec<GroupRow>,
     pub ranks: Vec<RankRow>,
+    /// All ranks together; null of fewer than two.
+    pub all_ranks: Option<AllRanksRow>,
+    /// How communication overlaps with computation on devices: `not_visible` from outside where
+    /// ranks use NCCL, a kernel trace shows it; null where none does.
+    pub overlap: Option<&'static str>,
+    /// The end of the run, if no step ended in it for long; null if steps ended until its end.
+    pub standstill: Option<StandstillRow>,
+    /// What NCCL reported in that time; null if no rank was asked.
+    pub nccl_ras: Option<RasRow>,
+}
+
+/// Means over ranks of what is known of each. Shares are of training threads' time in steps.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct AllRanksRow {
+    pub ranks: usize,
+    /// Steps of the rank with the most.
+    pub steps: u64,
+    pub step_ms: Option<f64>,
+    pub computation: f64,
+    pub communication_call: f64,
+    pub communication_wait: f64,
+    /// Parts of `communication_wait`: for ranks that arrive later, at least, and the rest, which is
+    /// transferring, at most. Null if of no rank they are known.
+    pub synchronizing: Option<f64>,
+    pub transferring: Option<f64>,
+    pub input: f64,
+    pub gpu_wait: f64,
+    pub python: f64,
+    pub cpu_wait: f64,
+    pub other: f64,
+    pub gpu_utilization: Option<f64>,
+    /// The sum over devices.
+    pub energy_j: Option<f64>,
+}
+
+/// A time at the end of a run in which no step ended on any rank.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct StandstillRow {
+    /// Its length on the rank that made the last step.
+    pub seconds: f64,
+    /// Where ranks were for most of it, as far as that is known.
+    pub ranks: Vec<StoppedRow>,
+}
+
+/// Where a training thread was for most of a standstill.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct StoppedRow {
+    pub rank: Option<u32>,
+    pub pid: i32,
+    pub host: String,
+    pub function: Option<String>,
+    pub file: Option<String>,
+    pub line: Option<u32>,
+    /// What it waited for; null if it did not wait.
+    pub wait: Option<String>,
+}
+
+/// What NCCL answered: one rank that asked knows the whole job.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct RasRow {
+    /// Whose host asked.
+    pub rank: Option<u32>,
+    pub host: String,
+    #[serde(flatten)]
+    pub kept: KeptRas,
 }
 
 /// A recording.
@@ -123,6 +192,7 @@ pub struct PerhapsRow {
 
 /// The report of a job.
 pub fn job_report(job: &Job) -> JobReport {
+    let rows = ranks(job);
     let ids = |all: &[usize]| -> Vec<Option<u32>> {
         let ranks = all.iter().filter_map(|&at| job.ranks.get(at));
         ranks.map(|rank| rank.facts.rank).collect()
@@ -200,8 +270,53 @@ pub fn job_report(job: &Job) -> JobReport {
                 out_of_step: ids(&found.out_of_step),
             })
             .collect(),
-        ranks: ranks(job),
+        all_ranks: all_ranks(job, &rows).map(|all| all_ranks_row(all, rows.len())),
+        overlap: rows.iter().any(|row| row.nccl).then_some("not_visible"),
+        standstill: job.standstill_ns().map(|ns| StandstillRow {
+            seconds: ns as f64 / 1e9,
+            ranks: job.ranks.iter().filter_map(stopped).collect(),
+        }),
+        nccl_ras: job.nccl_ras().map(|(rank, kept)| RasRow {
+            rank: rank.facts.rank,
+            host: rank.host.clone(),
+            kept: kept.clone(),
+        }),
+        ranks: rows,
     }
+}
+
+fn all_ranks_row(all: RankRow, ranks: usize) -> AllRanksRow {
+    AllRanksRow {
+        ranks,
+        steps: all.steps,
+        step_ms: all.step_ms,
+        computation: all.computation,
+        communication_call: all.communication_call,
+        communication_wait: all.communication_wait,
+        synchronizing: all.synchronizing,
+        transferring: all.transferring,
+        input: all.input,
+        gpu_wait: all.gpu_wait,
+        python: all.python,
+        cpu_wait: all.cpu_wait,
+        other: all.other,
+        gpu_utilization: all.gpu_utilization,
+        energy_j: all.energy_j,
+    }
+}
+
+fn stopped(rank: &Rank) -> Option<StoppedRow> {
+    let still = rank.facts.still.as_ref()?;
+    let place = still.place.as_ref();
+    Some(StoppedRow {
+        rank: rank.facts.rank,
+        pid: rank.facts.pid,
+        host: rank.host.clone(),
+        function: place.map(|place| place.function.clone()),
+        file: place.map(|place| place.file.clone()),
+        line: place.map(|place| place.line),
+        wait: still.wait.clone(),
+    })
 }
 
 fn perhaps(job: &Job, found: &Unsure) -> Option<PerhapsRow> {

@@ -2,11 +2,13 @@
 
 use crate::analysis::intervals::Share;
 use crate::analysis::job::Job;
+use crate::analysis::job::arrivals::Arrival;
 use crate::analysis::job::clocks::{Alignment, Clock};
 use crate::analysis::job::ranks::{Class, Doing, Names, Rank};
 use crate::analysis::job::stragglers::Straggler;
 use crate::model::named::Named;
 use crate::report::table::{Column, Kind, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -28,6 +30,12 @@ pub struct RankRow {
     pub computation: f64,
     pub communication_call: f64,
     pub communication_wait: f64,
+    /// The part of `communication_wait` in which it waits for ranks that arrive later, at least:
+    /// what it waits longer than the rank of its group that waits least at that time. Null if the
+    /// rank was compared with no other, and with NCCL, where devices wait and not hosts.
+    pub synchronizing: Option<f64>,
+    /// The rest of `communication_wait`, which all ranks wait: transferring, at most.
+    pub transferring: Option<f64>,
     pub input: f64,
     pub gpu_wait: f64,
     pub python: f64,
@@ -38,19 +46,35 @@ pub struct RankRow {
     /// The device's utilization in steps, 0 to 1, and its energy; null if they were not recorded.
     pub gpu_utilization: Option<f64>,
     pub energy_j: Option<f64>,
+    /// It communicates over NCCL: collectives run on its device, and how much they overlap with
+    /// computation there is not visible from outside.
+    pub nccl: bool,
     /// The others wait for it.
     pub arrives_last: bool,
+    /// The part of its bins of steps in which it waited least of its group, for others or for its
+    /// device; null if it was compared with no other.
+    pub last_in: Option<f64>,
+    /// It is the row of [`all_ranks`].
+    #[serde(skip)]
+    pub is_all: bool,
 }
 
 /// Rows by rank.
 pub fn ranks(job: &Job) -> Vec<RankRow> {
+    let arrivals = job.groups.iter().flat_map(|(_, found)| &found.arrivals);
+    let arrivals: FxHashMap<usize, &Arrival> = arrivals.map(|each| (each.rank, each)).collect();
     let rows = job.ranks.iter().enumerate();
-    rows.map(|(at, rank)| rank_row(job, at, rank)).collect()
+    rows.map(|(at, rank)| rank_row(job, at, rank, arrivals.get(&at).copied()))
+        .collect()
 }
 
-fn rank_row(job: &Job, at: usize, rank: &Rank) -> RankRow {
+fn rank_row(job: &Job, at: usize, rank: &Rank, arrival: Option<&Arrival>) -> RankRow {
     let all: f64 = rank.totals.iter().sum();
-    let share = |class: Class| rank.totals[class as usize] / all.max(f64::MIN_POSITIVE);
+    let part = |seconds: f64| seconds / all.max(f64::MIN_POSITIVE);
+    let share = |class: Class| part(rank.totals[class as usize]);
+    let communication_wait = share(Class::CommunicationWait);
+    let synchronizing = arrival.filter(|_| !rank.facts.nccl);
+    let synchronizing = synchronizing.map(|it| part(it.for_others_s).min(communication_wait));
     let has_steps = rank.facts.steps > 0;
     let step_ms = rank.seconds() * 1e3 / rank.facts.steps.max(1) as f64;
     let file = job.recordings.get(rank.recording);
@@ -64,7 +88,9 @@ fn rank_row(job: &Job, at: usize, rank: &Rank) -> RankRow {
         step_ms: has_steps.then_some(step_ms),
         computation: share(Class::Computation),
         communication_call: share(Class::CommunicationCall),
-        communication_wait: share(Class::CommunicationWait),
+        communication_wait,
+        synchronizing,
+        transferring: synchronizing.map(|share| communication_wait - share),
         input: share(Class::Input),
         gpu_wait: share(Class::GpuWait),
         python: share(Class::Python),
@@ -73,8 +99,66 @@ fn rank_row(job: &Job, at: usize, rank: &Rank) -> RankRow {
         waits: has_steps.then(|| rank.share(|_| true, |times| times.waits)),
         gpu_utilization: rank.facts.utilization,
         energy_j: rank.facts.energy_j,
+        nccl: rank.facts.nccl,
         arrives_last: job.stragglers().any(|(_, each)| each.rank == at),
+        last_in: arrival.map(|it| it.last_in),
+        is_all: false,
     }
+}
+
+/// All ranks in one row: the means of those of which a value is known, but the steps of the rank
+/// with the most, and the sum of the energy of all devices. `None` of fewer than two ranks.
+pub fn all_ranks(job: &Job, rows: &[RankRow]) -> Option<RankRow> {
+    if rows.len() < 2 {
+        return None;
+    }
+    let known = |value: fn(&RankRow) -> Option<f64>| {
+        let values: Vec<f64> = rows.iter().filter_map(value).collect();
+        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+    };
+    let mean = |value: fn(&RankRow) -> f64| rows.iter().map(value).sum::<f64>() / rows.len() as f64;
+    // Ranks may share a device.
+    let mut devices = FxHashSet::default();
+    let energy_j: Vec<f64> = job
+        .ranks
+        .iter()
+        .filter_map(|rank| Some((rank.facts.device.as_ref(), rank.facts.energy_j?)))
+        .filter(|(device, _)| device.is_none_or(|device| devices.insert(device)))
+        .map(|(_, energy_j)| energy_j)
+        .collect();
+    Some(RankRow {
+        rank: None,
+        pid: 0,
+        host: String::new(),
+        groups: String::new(),
+        file: String::new(),
+        steps: rows.iter().map(|row| row.steps).max().unwrap_or(0),
+        step_ms: known(|row| row.step_ms),
+        computation: mean(|row| row.computation),
+        communication_call: mean(|row| row.communication_call),
+        communication_wait: mean(|row| row.communication_wait),
+        synchronizing: known(|row| row.synchronizing),
+        transferring: known(|row| row.transferring),
+        input: mean(|row| row.input),
+        gpu_wait: mean(|row| row.gpu_wait),
+        python: mean(|row| row.python),
+        cpu_wait: mean(|row| row.cpu_wait),
+        other: mean(|row| row.other),
+        waits: None,
+        gpu_utilization: known(|row| row.gpu_utilization),
+        energy_j: (!energy_j.is_empty()).then(|| energy_j.iter().sum()),
+        nccl: rows.iter().any(|row| row.nccl),
+        arrives_last: false,
+        last_in: None,
+        is_all: true,
+    })
+}
+
+/// [`ranks`], and [`all_ranks`] at the end.
+pub fn ranks_and_all(job: &Job) -> Vec<RankRow> {
+    let mut rows = ranks(job);
+    rows.extend(all_ranks(job, &rows));
+    rows
 }
 
 fn number(value: Option<f64>) -> Value {
@@ -94,8 +178,15 @@ const fn class(
 }
 
 pub const RANKS: &[Column<RankRow>] = &[
-    Column::new(Kind::Id, "rank", "rank", |row: &RankRow| id(row.rank)).width(6),
-    Column::data(Kind::Id, "pid", |row| Value::Count(i64::from(row.pid))),
+    Column::new(Kind::Id, "rank", "rank", |row: &RankRow| match row.is_all {
+        true => Value::text("all"),
+        false => id(row.rank),
+    })
+    .width(6),
+    Column::data(Kind::Id, "pid", |row| match row.is_all {
+        true => Value::None,
+        false => row.pid.into(),
+    }),
     Column::data(Kind::Text, "host", |row| Value::text(&row.host)),
     Column::data(Kind::Text, "file", |row| Value::text(&row.file)),
     Column::data(Kind::Count, "steps", |row| Value::Count(row.steps as i64)),
@@ -111,6 +202,8 @@ pub const RANKS: &[Column<RankRow>] = &[
     class("communication_wait", "waits", |row| {
         Value::Number(row.communication_wait)
     }),
+    class("synchronizing", "(sync)", |row| number(row.synchronizing)),
+    Column::data(Kind::Points, "transferring", |row| number(row.transferring)),
     class("input", "input", |row| Value::Number(row.input)),
     class("gpu_wait", "gpu wt", |row| Value::Number(row.gpu_wait)),
     class("python", "python", |row| Value::Number(row.python)),
@@ -123,10 +216,13 @@ pub const RANKS: &[Column<RankRow>] = &[
         number(row.gpu_utilization)
     }),
     Column::data(Kind::Number, "energy_j", |row| number(row.energy_j)),
-    Column::data(Kind::Count, "arrives_last", |row| {
-        Value::Flag(row.arrives_last)
+    Column::data(Kind::Count, "arrives_last", |row| match row.is_all {
+        true => Value::None,
+        false => Value::Flag(row.arrives_last),
     }),
     Column::data(Kind::Text, "groups", |row| Value::text(&row.groups)),
+    Column::data(Kind::Points, "last_in", |row| number(row.last_in)),
+    Column::data(Kind::Count, "nccl", |row| Value::Flag(row.nccl)),
 ];
 
 /// A line at which a rank spends more time than the others.

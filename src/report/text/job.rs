@@ -1,6 +1,6 @@
 //! The answers for a job of many ranks, for people.
 
-use super::format::{counted, milliseconds, place_of, printable, seconds, share_of};
+use super::format::{counted, milliseconds, percent, place_of, printable, seconds, share_of};
 use super::other_jobs::other_jobs;
 use super::ras::{self, stood_at};
 use super::table::TextTable;
@@ -9,13 +9,12 @@ use crate::analysis::job::Job;
 use crate::analysis::job::mesh::Group;
 use crate::analysis::job::parallel::sizes;
 use crate::analysis::job::stragglers::{Compared, Straggler};
-use crate::analysis::progress::standstill::is_long;
 use crate::model::parallel::GroupSource;
 use crate::report::command::shown_command;
 use crate::report::label::ranges;
 use crate::report::naming::utc_time;
 use crate::report::tables::job::{
-    ClockRow, DoingRow, RANKS, RankRow, StragglerRow, clocks, ranks, straggler,
+    ClockRow, DoingRow, RANKS, RankRow, StragglerRow, all_ranks, clocks, ranks, straggler,
 };
 use std::collections::BTreeMap;
 
@@ -28,6 +27,11 @@ const MOSTLY: f64 = 0.5;
 const MOST_STOPPED: usize = 5;
 /// Stragglers of a group.
 const MOST_STRAGGLERS: usize = 5;
+/// Less of the time in collectives is not divided in words.
+const HARDLY: f64 = 0.001;
+
+/// What cannot be said of ranks with NCCL.
+pub(crate) const NCCL_OVERLAP: &str = "with NCCL the GPU computes and communicates: host time says neither how much of each, nor how much they overlap; a kernel trace shows it (record --trace TIME)";
 
 /// The report. With `full` every rank is listed.
 pub fn render_job(job: &Job, full: bool) -> String {
@@ -73,7 +77,7 @@ pub(crate) fn about(job: &Job) -> Vec<String> {
             utc_time(first.started_wall_ns)
         ));
     }
-    if let Some(still_ns) = without_steps(job) {
+    if let Some(still_ns) = job.standstill_ns() {
         all.push(format!(
             "no step ended in the last {}: what ranks did then is in no table below, and in the report of each recording",
             seconds(still_ns)
@@ -91,18 +95,6 @@ pub(crate) fn about(job: &Job) -> Vec<String> {
     all.extend(other_jobs(job));
     all.extend(parallel(job));
     all
-}
-
-/// The end of the run in which no rank made a step, if it is long, ns.
-fn without_steps(job: &Job) -> Option<u64> {
-    let after = job.ranks.iter().filter_map(|rank| {
-        let last = rank.facts.bins.last()?;
-        let end_ns = rank.facts.start_ns.saturating_add(rank.facts.wall_ns);
-        Some((end_ns.saturating_sub(last.end_ns), rank))
-    });
-    let (still_ns, rank) = after.min_by_key(|&(still_ns, _)| still_ns)?;
-    let mean_ns = (rank.seconds() * 1e9) as u64 / rank.facts.steps.max(1);
-    is_long(still_ns, mean_ns, rank.facts.wall_ns).then_some(still_ns)
 }
 
 /// Where ranks were for most of the time without a step: each that was at another place than most.
@@ -367,30 +359,74 @@ fn rank_table(out: &mut String, job: &Job, most: usize) {
         out,
         "\nRANKS, % of each training thread's time in steps (host time)",
     );
+    let all = all_ranks(job, &rows);
     let table = TextTable::new(RANKS, &rows);
     table.head(out);
-    if rows.len() <= most {
-        for row in &rows {
-            table.row(out, row);
+    let medians = match rows.len() <= most {
+        true => {
+            rows.iter().for_each(|row| table.row(out, row));
+            None
         }
-        return;
+        false => odd_ranks(out, &table, &rows, most),
+    };
+    if let Some(all) = &all {
+        table.row(out, all);
     }
+    for text in medians.into_iter().chain(about_ranks(&rows, all.as_ref())) {
+        sentence(out, "  ", &text);
+    }
+}
+
+/// What the shares of ranks mean: sentences.
+pub(crate) fn about_ranks(rows: &[RankRow], all: Option<&RankRow>) -> Vec<String> {
+    let waits = all.filter(|all| all.communication_wait >= HARDLY);
+    let waits = waits.and_then(|all| {
+        let (synchronizing, transferring) = all.synchronizing.zip(all.transferring)?;
+        let compared = rows.iter().filter(|row| row.synchronizing.is_some()).count();
+        let who = match compared == rows.len() {
+            true => "ranks".to_owned(),
+            false => format!("{compared} ranks that can be compared"),
+        };
+        Some(format!(
+            "{who} wait in collectives {} of the time: {} or more for ranks that arrive later (sync), {} or less for the transfer",
+            percent(synchronizing + transferring).trim(),
+            percent(synchronizing).trim(),
+            percent(transferring).trim()
+        ))
+    });
+    let overlap = rows.iter().any(|row| row.nccl);
+    let overlap = overlap.then(|| NCCL_OVERLAP.to_owned());
+    waits.into_iter().chain(overlap).collect()
+}
+
+/// The rows of the ranks that arrive last, and the medians of the others. Returns a sentence on
+/// that.
+fn odd_ranks(
+    out: &mut String,
+    table: &TextTable<RankRow>,
+    rows: &[RankRow],
+    most: usize,
+) -> Option<String> {
     // The odd ones, and those at the ends; the rest as its median.
     let (late, others): (Vec<&RankRow>, Vec<&RankRow>) =
         rows.iter().partition(|row| row.arrives_last);
     for row in late.iter().take(most / 2) {
         table.row(out, row);
     }
+    let known = |value: fn(&RankRow) -> Option<f64>| {
+        let mut values: Vec<f64> = others.iter().filter_map(|row| value(row)).collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied()
+    };
     let middle = |value: fn(&RankRow) -> f64| {
         let mut values: Vec<f64> = others.iter().map(|row| value(row)).collect();
         values.sort_by(f64::total_cmp);
         values.get(values.len() / 2).copied().unwrap_or(0.0)
     };
-    let mut step_ms: Vec<f64> = others.iter().filter_map(|row| row.step_ms).collect();
-    step_ms.sort_by(f64::total_cmp);
     let median = RankRow {
         rank: None,
-        step_ms: step_ms.get(step_ms.len() / 2).copied(),
+        step_ms: known(|row| row.step_ms),
+        synchronizing: known(|row| row.synchronizing),
         computation: middle(|row| row.computation),
         communication_call: middle(|row| row.communication_call),
         communication_wait: middle(|row| row.communication_wait),
@@ -399,9 +435,7 @@ fn rank_table(out: &mut String, job: &Job, most: usize) {
         python: middle(|row| row.python),
         cpu_wait: middle(|row| row.cpu_wait),
         other: middle(|row| row.other),
-        ..others
-            .first()
-            .map_or_else(|| rows[0].clone(), |&row| row.clone())
+        ..others.first().copied().or(rows.first())?.clone()
     };
     table.row(out, &median);
     let left_out = late.len().saturating_sub(most / 2);
@@ -409,11 +443,10 @@ fn rank_table(out: &mut String, job: &Job, most: usize) {
         0 => String::new(),
         more => format!("{more} more arrive last; "),
     };
-    let text = format!(
-        "{left_out}the last line has the medians of the other {}; --full lists all ranks",
+    Some(format!(
+        "{left_out}the line without a number has the medians of the other {}, the last one the means of all; --full lists all ranks",
         counted(others.len() as u64, "rank")
-    );
-    sentence(out, "  ", &text);
+    ))
 }
 
 fn clock_lines(out: &mut String, job: &Job) {
