@@ -363,6 +363,7 @@ impl Plan {
             Plan::View(plan) => vec![&mut plan.path],
             Plan::Inspect(plan) => vec![&mut plan.file],
             Plan::Diff(plan) => plan.a.iter_mut().chain(&mut plan.b).collect(),
+            Plan::Scaling(plan) => plan.runs.iter_mut().map(|run| &mut run.folder).collect(),
             _ => Vec::new(),
         }
     }

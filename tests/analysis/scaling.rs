@@ -281,7 +281,7 @@ fn epochs_are_compared_and_a_model_is_shown() {
         let efficiency = row.efficiency.unwrap().value;
         assert!(close(efficiency, expected / f64::from(row.ranks)));
         assert!(close(row.relative_time.value, 1.0 / expected));
-        assert!(close(row.energy_wh.unwrap(), f64::from(row.ranks)));
+        assert!(close(row.energy_wh.unwrap().value, f64::from(row.ranks)));
         assert!(close(
             row.energy_wh_an_epoch.unwrap().value,
             0.1 * f64::from(row.ranks)
@@ -535,4 +535,22 @@ fn all_forms_say_the_same() {
     let sizes = (1..=16).filter(|&size| ticks(size) == 2);
     assert_eq!(sizes.collect::<Vec<_>>(), [1, 2, 4, 8, 16]);
     assert_eq!((1..=16).map(ticks).sum::<usize>(), 10, "{page}");
+}
+
+#[test]
+fn energy_in_all_has_an_interval_where_runs_are_repeated() {
+    let mut runs = amdahl();
+    let mut again = runs[0].clone();
+    again.name = "runs/1b".to_owned();
+    again.energy.as_mut().unwrap().joules *= 2.0;
+    runs.push(again);
+    let rows = points(&compared(&runs, Options::default()));
+    let repeated = rows[0].energy_wh.unwrap();
+    // 1 and 2 Wh: a standard error of 0.5 Wh by 12.706, the t of one degree of freedom.
+    assert_eq!((repeated.value, repeated.low), (1.5, Some(0.0)));
+    assert!(
+        (repeated.high.unwrap() - 7.853).abs() < 0.01,
+        "{repeated:?}"
+    );
+    assert_eq!(rows[1].energy_wh.unwrap().high, None);
 }

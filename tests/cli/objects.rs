@@ -279,6 +279,8 @@ fn sends_and_reads(store: &Store, scheme: &str) {
     let report = store.run(&["report", &at("j7/"), "--json"]);
     let error = format!("no rank can be read from 2 recordings in {}", at("j7"));
     assert_error(&report, &error, &["torchspy inspect"]);
+    let scaling = store.run(&["scaling", &at("j7/")]);
+    assert_error(&scaling, &error, &["torchspy inspect"]);
     let missing = at("j7/y.tspy");
     let diff = store.run(&["diff", &sent, &missing]);
     assert_error(&diff, &format!("there is no {missing}"), &["torchspy send"]);

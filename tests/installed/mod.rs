@@ -178,6 +178,12 @@ pub fn mlflow() -> Option<PathBuf> {
     or_skip(found, "no MLflow (scripts/torch-env mlflow makes it)")
 }
 
+/// itwinai's own program.
+pub fn itwinai() -> Option<PathBuf> {
+    let found = environment("itwinai").map(|python| python.with_file_name("itwinai"));
+    or_skip(found, "no itwinai (scripts/torch-env itwinai makes it)")
+}
+
 /// Debian's Prometheus.
 pub fn prometheus() -> Option<PathBuf> {
     let found = below(cache(), "prometheus-", "usr/bin/prometheus");

@@ -8,6 +8,7 @@ use crate::cli::failure::Failure;
 use crate::cli::formats::Format;
 use crate::cli::job_plan::JobPlan;
 use crate::cli::messages;
+use crate::cli::objects::fetch;
 use crate::cli::output_file::write_named;
 use crate::cli::scaling_plan::ScalingPlan;
 use crate::report::csv;
@@ -58,7 +59,7 @@ pub(crate) fn run(plan: &ScalingPlan) -> Result<ExitCode, Failure> {
 
 /// What a run is called, hashed where names are.
 fn shown(run: &JobPlan) -> String {
-    let name = run.folder.display().to_string();
+    let name = fetch::shown(&run.folder);
     match &run.confidential {
         Some(key) => Confidential::new(key).file(&name),
         None => name,

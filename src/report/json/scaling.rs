@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Version of the schema. Keys are only ever added within a version.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// Runs, compared.
 #[derive(Clone, Debug, JsonSchema, Serialize)]

@@ -287,13 +287,13 @@ fn gpu(out: &mut String, scaling: &Scaling, rows: &[PointRow]) {
     bars(out, "Utilization", &[], 1.0, &all);
     let all: Vec<Bar> = rows
         .iter()
-        .map(|row| bar(row, row.energy_wh.map(value), energy))
+        .map(|row| bar(row, row.energy_wh, energy))
         .collect();
     bars(
         out,
         "Energy in all, Wh",
         &[],
-        most(|row| row.energy_wh),
+        most(|row| row.energy_wh.map(|it| it.high.unwrap_or(it.value))),
         &all,
     );
     if rows.iter().any(|row| row.energy_wh_an_epoch.is_some()) {

@@ -1,7 +1,7 @@
 //! Runs on different numbers of ranks, and the models that were fitted to them.
 
 use crate::analysis::scaling::fit::{Division, Model};
-use crate::analysis::scaling::mean::Estimate;
+use crate::analysis::scaling::mean::{Estimate, Mean};
 use crate::analysis::scaling::run::{Energy, Run};
 use crate::analysis::scaling::{Fits, Point, Scaling, mean_of_runs as mean};
 use crate::report::table::{Column, Kind, Value};
@@ -36,8 +36,9 @@ pub struct PointRow {
     pub samples_a_step: Option<f64>,
     /// Mean over devices, 0 to 1, in steps; null if not measured.
     pub gpu_utilization: Option<Estimate>,
-    /// Energy of a run's devices during its recording; null if not measured.
-    pub energy_wh: Option<f64>,
+    /// Energy of a run's devices during its recording, with an interval where there are several
+    /// runs; null if not measured.
+    pub energy_wh: Option<Estimate>,
     /// Of an epoch.
     pub energy_wh_an_epoch: Option<Estimate>,
     /// Devices of the runs whose energy was measured, and ranks without such a device.
@@ -63,7 +64,6 @@ pub fn points(scaling: &Scaling) -> Vec<PointRow> {
 fn point(point: &Point) -> PointRow {
     let sum = |of: fn(&Run) -> usize| point.runs.iter().map(of).sum();
     let energies = point.energies();
-    let count = point.runs.len() as f64;
     let computation = point.mean_of(|run| run.computation);
     let without = |energy: &Energy| energy.ranks_without;
     PointRow {
@@ -80,9 +80,10 @@ fn point(point: &Point) -> PointRow {
         samples_an_epoch: mean(&point.runs, |run| run.samples_an_epoch),
         samples_a_step: mean(&point.runs, |run| run.samples_a_step),
         gpu_utilization: point.mean_of(|run| run.utilization.map(|mean| mean.estimate())),
-        energy_wh: energies
-            .as_ref()
-            .map(|all| all.iter().map(|energy| energy.joules).sum::<f64>() / count / WATT_HOUR_J),
+        energy_wh: energies.as_ref().and_then(|all| {
+            let joules: Vec<f64> = all.iter().map(|energy| energy.joules).collect();
+            Some(Mean::of(&joules)?.estimate().times(1.0 / WATT_HOUR_J))
+        }),
         energy_wh_an_epoch: point
             .mean_of(|run| Some(run.energy?.epoch?.estimate()))
             .map(|joules| joules.times(1.0 / WATT_HOUR_J)),
@@ -221,9 +222,7 @@ pub fn point_columns() -> Vec<Column<PointRow>> {
         }),
     ]);
     all.extend(estimate!(PointRow, gpu_utilization, |row| row.gpu_utilization));
-    all.push(Column::data(Kind::Number, "energy_wh", |row| {
-        row.energy_wh.into()
-    }));
+    all.extend(estimate!(PointRow, energy_wh, |row| row.energy_wh));
     all.extend(estimate!(PointRow, energy_wh_an_epoch, |row| row.energy_wh_an_epoch));
     all.extend([
         Column::data(Kind::Count, "energy_devices", |row: &PointRow| {

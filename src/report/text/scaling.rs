@@ -1,6 +1,7 @@
 //! Runs on different numbers of ranks, for people.
 
 use super::format::{count, counted, percent, printable};
+use super::job::NCCL_OVERLAP;
 use super::{line, sentence};
 use crate::analysis::scaling::fit::Division;
 use crate::analysis::scaling::mean::Estimate;
@@ -317,11 +318,7 @@ pub(crate) fn about_time(rows: &[PointRow]) -> Vec<String> {
             .to_owned(),
     ];
     if rows.iter().any(|row| row.nccl) {
-        all.push(
-            "with NCCL the GPU computes and communicates: host time says neither how much of each, \
-             nor how much they overlap"
-                .to_owned(),
-        );
+        all.push(NCCL_OVERLAP.to_owned());
     }
     all
 }
@@ -345,7 +342,8 @@ pub(crate) fn gpu_cells(row: &PointRow) -> Vec<String> {
     vec![
         row.gpu_utilization
             .map_or(without.clone(), |it| share_within(&it)),
-        row.energy_wh.map_or(without, precise),
+        row.energy_wh
+            .map_or(without, |it| with_interval(&it, precise)),
         row.energy_wh_an_epoch
             .map_or(String::new(), |it| with_interval(&it, precise)),
     ]
