@@ -1,5 +1,5 @@
 """Two hosts on this machine: a network and a UTS namespace each, joined by a pair of virtual Ethernet devices, and Slurm on them (one
-controller, a slurmd on each). Needs root, iproute2, and for Slurm the Debian packages slurmctld, slurmd, slurm-client and munge.
+controller, a slurmd on each). With `pids` each has processes of its own, too. Needs root, iproute2, and for Slurm the Debian packages slurmctld, slurmd, slurm-client and munge.
 
 Linux has no namespace for CLOCK_REALTIME (time_namespaces(7)): clocks that differ are planted in the recordings.
 """
@@ -52,12 +52,23 @@ def missing(tools):
     return f"no {', '.join(absent)}" if absent else None
 
 
+def run(command):
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise Failed(f"{' '.join(command)}: {done.stderr}")
+
+
+def child_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
+        return int(file.read().split()[0])
+
+
 class Hosts:
     """The two hosts, while it is entered. Each is held open by a process that sleeps in its namespaces."""
 
-    def __init__(self, slurm=False):
-        self.slurm = slurm
-        self.holders = []
+    def __init__(self, slurm=False, pids=False):
+        self.slurm, self.pids = slurm, pids
+        self.holders, self.inner = [], []
         self.daemons = []
 
     def __enter__(self):
@@ -84,12 +95,15 @@ class Hosts:
         for name in NAMES:
             # It says when its namespaces are made.
             script = f"hostname {name} && ip link set lo up && echo ready && exec sleep infinity"
-            holder = subprocess.Popen(["unshare", "--net", "--uts", "sh", "-c", script], stdout=subprocess.PIPE, text=True)
+            own = ["--pid", "--fork", "--mount-proc", "--kill-child"] if self.pids else []
+            holder = subprocess.Popen(["unshare", "--net", "--uts", *own, "sh", "-c", script], stdout=subprocess.PIPE, text=True)
             self.holders.append(holder)
             if holder.stdout.readline() != "ready\n":
                 raise Failed("namespaces of network and host name cannot be made")
-        other = ["peer", "name", DEVICE, "netns", str(self.holders[1].pid)]
-        self.check(0, ["ip", "link", "add", DEVICE, "type", "veth", *other])
+            self.inner.append(child_of(holder.pid) if self.pids else holder.pid)
+        # By the pids of this machine, which the hosts need not see.
+        add = ["ip", "link", "add", DEVICE, "netns", str(self.inner[0]), "type", "veth"]
+        run([*add, "peer", "name", DEVICE, "netns", str(self.inner[1])])
         for host, address in enumerate(ADDRESSES):
             self.check(host, ["ip", "address", "add", f"{address}/24", "dev", DEVICE])
             self.check(host, ["ip", "link", "set", DEVICE, "up"])
@@ -98,12 +112,11 @@ class Hosts:
 
     def on(self, host, command):
         """The command, to run on that host."""
-        return ["nsenter", "--target", str(self.holders[host].pid), "--net", "--uts", *command]
+        own = ["--pid", "--mount"] if self.pids else []
+        return ["nsenter", "--target", str(self.inner[host]), "--net", "--uts", *own, *command]
 
     def check(self, host, command):
-        done = subprocess.run(self.on(host, command), capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise Failed(f"{' '.join(command)} on {NAMES[host]}: {done.stderr}")
+        run(self.on(host, command))
 
     def environment(self):
         """Variables of a job: where Gloo listens, where rank 0 is, and Slurm's configuration."""

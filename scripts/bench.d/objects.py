@@ -140,10 +140,14 @@ def measure(table, folder, quick):
         said, status = store.run("send")
         rest = store.spooled()
         state = store.state()
+        # A bound on chance: a kill at any time of 2.5 s leaves one in about half of the runs. Where
+        # all had ended, nothing was tried.
+        table.at_least("kill -9 of record: recordings that were under way", len(killed), kills // 5, "{:.0f}")
         table.stated("kill -9 of record", f"{kills}: {len(killed)} left one, {len(ended)} had ended, others no byte")
         table.at_most("    of those, not all of what was written is there", len(wrong(store, killed)), 0, "{:.0f}")
         unread = sum(store.run("inspect", address)[1] != 0 for address in ended)
         table.at_most("    ended, and not there or not readable", unread, 0, "{:.0f}")
+        table.at_least("kill -9 of send: before its end", before_end, sends // 5, "{:.0f}")
         table.stated("kill -9 of send, a recording of 17 MB each", f"{sends}: {before_end} before its end")
         table.at_most("    of those, not as it was written", len(wrong(store, large)), 0, "{:.0f}")
         table.at_most("    left in the spool after one more send", len(rest), 0, "{:.0f}")

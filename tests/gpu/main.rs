@@ -10,6 +10,7 @@ mod driver_faults;
 mod idle_live;
 mod node;
 mod tracks;
+mod trigger;
 
 #[path = "../faults/mod.rs"]
 mod faults;

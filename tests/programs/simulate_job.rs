@@ -3,8 +3,13 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use torchspy::model::frame::Frame;
+use torchspy::model::interner::Interner;
 use torchspy::model::process::ProcessInfo;
+use torchspy::model::run::RunInfo;
 use torchspy::model::segment::Segment;
+use torchspy::model::tables::Tables;
+use torchspy::model::track::CounterTracks;
 use torchspy::recording::{Recording, RecordingWriter};
 use torchspy::torch::job::JobPlace;
 
@@ -25,7 +30,12 @@ struct Options {
     missing: Vec<u32>,
     corrupt: Vec<u32>,
     newer: Vec<u32>,
+    older: Vec<u32>,
 }
+
+/// A version that no torchspy reads yet, and the first one.
+const NEWER: u32 = 99;
+const OLDER: u32 = 1;
 
 /// A clock of a host: times of the real job become times of the host's CLOCK_MONOTONIC.
 #[derive(Clone, Copy)]
@@ -110,7 +120,10 @@ fn main() {
                 file.set_len(length / 2).expect("a shorter file");
             }
             if options.newer.contains(&rank) {
-                make_newer(&path);
+                set_version(&path, NEWER);
+            }
+            if options.older.contains(&rank) {
+                set_version(&path, OLDER);
             }
         }
     }
@@ -136,6 +149,27 @@ fn set(process: &mut ProcessInfo, name: &str, value: u32) {
         if key == name {
             *old = value.to_string();
         }
+    }
+}
+
+/// Adds to all pids: ranks of a host with the same pid would count as one process.
+fn set_pids(run: &mut RunInfo, segment: &mut Segment, by: i32) {
+    let shift = |pid: &mut i32| {
+        // 0 is none, and 1 is init.
+        if *pid > 1 {
+            *pid += by;
+        }
+    };
+    shift(&mut run.pid);
+    for process in &mut segment.tables.processes {
+        shift(&mut process.pid);
+        shift(&mut process.parent_pid);
+    }
+    for thread in segment.tables.threads.values_mut() {
+        shift(&mut thread.tid);
+    }
+    for track in segment.sideband.tracks.tracks.values_mut() {
+        shift(&mut track.pid);
     }
 }
 
@@ -187,13 +221,45 @@ fn write(path: &Path, base: &Recording, rank: u32, options: &Options, clock: Clo
         pair.monotonic_ns = clock.time(pair.monotonic_ns);
         pair.wall_ns = clock.wall(pair.wall_ns);
     }
+    if !options.same {
+        let local = (rank % options.ranks_per_host) as i32;
+        set_pids(&mut run, &mut segment, local * 1_000_000);
+    }
+    if options.older.contains(&rank) {
+        forget_later_tables(&mut segment);
+    }
     let file = File::create_new(path).expect("a new file");
     let mut writer = RecordingWriter::from_file(file, &run).expect("a head");
     writer.write_segment(&segment).expect("a segment");
 }
 
-/// Raises the format's version, as a later torchspy might.
-fn make_newer(path: &Path) {
+/// Forgets what came with version 2 of the format. Its tables come after those of version 1, and
+/// a reader of version 1 passes over what is left of them: that they are empty.
+fn forget_later_tables(segment: &mut Segment) {
+    let Tables {
+        nn_modules,
+        counters,
+        stacks,
+        ..
+    } = &mut segment.tables;
+    *nn_modules = Interner::default();
+    *counters = Interner::default();
+    let all = std::mem::take(stacks);
+    for sample in &mut segment.samples {
+        let frames = all.root_to_leaf(sample.stack).into_iter();
+        let frames = frames.map(|frame| *all.frame(frame));
+        sample.stack = stacks.intern(
+            frames.filter(|frame| !matches!(frame, Frame::NnModule(_) | Frame::Compiles(_))),
+        );
+    }
+    let sideband = &mut segment.sideband;
+    sideband.points.clear();
+    sideband.conditions.clear();
+    sideband.tracks = CounterTracks::default();
+}
+
+/// Sets the format's version in a file's head.
+fn set_version(path: &Path, version: u32) {
     use std::io::{Read, Seek, SeekFrom};
     let mut file = OpenOptions::new()
         .read(true)
@@ -203,7 +269,7 @@ fn make_newer(path: &Path) {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).expect("a recording");
     // Magic, version, length of the block, checksum of these and the block.
-    bytes[8] = bytes[8].wrapping_add(90);
+    bytes[8..12].copy_from_slice(&version.to_le_bytes());
     let length = u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]) as usize;
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&bytes[..16]);
@@ -237,5 +303,6 @@ fn options() -> Options {
         missing: list("--missing"),
         corrupt: list("--corrupt"),
         newer: list("--newer"),
+        older: list("--older"),
     }
 }
