@@ -94,8 +94,9 @@ fn traced_tables(traced: &Traced, out: &mut Vec<u8>) -> io::Result<()> {
     let facts = trace::facts(&traced.trace).join(", ");
     write!(
         out,
-        "\n{}. Disturbed: torch.profiler adds time to every call; never add these times to sampled ones.",
-        plain(&facts)
+        "\n{}. Calls and times are those {}. Disturbed: torch.profiler adds time to every call; never add these times to sampled ones.",
+        plain(&facts),
+        trace::extent(&traced.trace)
     )?;
     match &traced.joined {
         Ok(_) => writeln!(out)?,

@@ -15,19 +15,21 @@ const ALIGNED: u64 = 8;
 /// A statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// Matrix products and convolutions of 16 bit with a dimension that is no multiple of 8.
+    /// Matrix products and convolutions of 16 bit with a dimension that is no multiple of 8; those
+    /// with one row are not among them.
     Unaligned(Slow),
     /// Matrix products with one row: each weight is read for that row alone, so that reading memory
     /// bounds them (the same guide, section 2: arithmetic intensity).
     OneRow(Slow),
     /// Kernels that take less time than the call that launches them, and idle time in which the
-    /// next launch had not ended. Fusing and CUDA graphs (PyTorch, "Accelerating PyTorch with CUDA
-    /// Graphs", 2021) can save at most that time.
+    /// next launch had not ended. A CUDA graph (PyTorch, "Accelerating PyTorch with CUDA Graphs",
+    /// 2021) can save at most all idle time; fusing also spares reading and writing memory.
     ShortKernels {
         device: u64,
         short: u64,
         kernels: u64,
         not_launched_ns: u64,
+        idle_ns: u64,
         window_ns: u64,
     },
 }
@@ -51,11 +53,12 @@ pub fn advice(trace: &TraceSummary) -> Vec<Advice> {
     found.extend(
         slow(trace, |product, types| {
             let is_half = |kind: &String| matches!(kind.as_str(), "c10::Half" | "c10::BFloat16");
-            types.iter().any(is_half) && product.iter().any(|dim| !dim.is_multiple_of(ALIGNED))
+            let is_unaligned = |dim: &u64| !dim.is_multiple_of(ALIGNED);
+            types.iter().any(is_half) && !has_one_row(product) && product.iter().any(is_unaligned)
         })
         .map(Advice::Unaligned),
     );
-    found.extend(slow(trace, |product, _| matches!(product, [1, _, _])).map(Advice::OneRow));
+    found.extend(slow(trace, |product, _| has_one_row(product)).map(Advice::OneRow));
     for device in &trace.devices {
         let window_ns = device.window.1 - device.window.0;
         let is_worth = device.not_launched_ns as f64 >= WORTH * window_ns as f64;
@@ -65,6 +68,7 @@ pub fn advice(trace: &TraceSummary) -> Vec<Advice> {
                 short: device.short_kernels,
                 kernels: device.known_calls,
                 not_launched_ns: device.not_launched_ns,
+                idle_ns: device.idle_ns,
                 window_ns,
             });
         }
@@ -72,9 +76,16 @@ pub fn advice(trace: &TraceSummary) -> Vec<Advice> {
     found
 }
 
+/// Whether it is a matrix product with one row, which reading memory bounds whatever its other
+/// dimensions are.
+fn has_one_row(product: &[u64]) -> bool {
+    matches!(product, [1, _, _])
+}
+
 /// The time of products that `is_slow` picks by their dimensions and types.
 fn slow(trace: &TraceSummary, is_slow: impl Fn(&[u64], &[String]) -> bool) -> Option<Slow> {
-    let of_ns: u64 = trace.kernels.iter().map(|kernel| kernel.total_ns).sum();
+    let kernels = trace.kernels.iter().map(|kernel| kernel.total_ns);
+    let of_ns = kernels.fold(0, u64::saturating_add);
     let mut sum = Slow {
         key: 0,
         shapes: 0,
@@ -95,8 +106,9 @@ fn slow(trace: &TraceSummary, is_slow: impl Fn(&[u64], &[String]) -> bool) -> Op
             continue;
         }
         sum.shapes += 1;
-        sum.calls += trace.host.get(index).map_or(0, |times| times.calls);
-        sum.device_ns += device_ns;
+        let calls = trace.host.get(index).map_or(0, |times| times.calls);
+        sum.calls = sum.calls.saturating_add(calls);
+        sum.device_ns = sum.device_ns.saturating_add(device_ns);
         if device_ns > most_ns {
             (most_ns, sum.key) = (device_ns, index as u32);
         }

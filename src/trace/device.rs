@@ -21,6 +21,8 @@ pub(super) struct Call {
     pub(super) caller: u32,
     /// Index into [`Trace::collectives`], from an operator around the call.
     collective: u32,
+    /// The call made nothing else: it is not the launch of a graph.
+    is_alone: bool,
 }
 
 const UNKNOWN: Call = Call {
@@ -29,6 +31,7 @@ const UNKNOWN: Call = Call {
     thread: NONE,
     caller: NONE,
     collective: NONE,
+    is_alone: false,
 };
 
 impl Call {
@@ -62,6 +65,13 @@ impl Calls {
             calls: vec![UNKNOWN; trace.device_events.len()],
             by_correlation,
         };
+        for events in calls.by_correlation.chunk_by(|a, b| a.0 == b.0) {
+            if let [(_, event)] = events
+                && let Some(call) = calls.calls.get_mut(*event as usize)
+            {
+                call.is_alone = true;
+            }
+        }
         for span in trace.spans.iter().filter(|span| span.correlation != 0) {
             calls.of(span.correlation, |call| {
                 call.start_ns = span.start_ns;
@@ -117,11 +127,14 @@ pub struct DeviceTime {
     pub kernels: u64,
     /// Of `kernels`, those that took less time than the call that launched them.
     pub short_kernels: u64,
-    /// Of `kernels`, those whose call is known.
+    /// Of `kernels`, those whose call is known and launched nothing else.
     pub known_calls: u64,
     /// From the start of the call to the start of the kernel, where the device was idle: ns,
-    /// sorted.
+    /// sorted. All of them, or quantiles.
     pub launch_ns: Vec<u64>,
+    /// How many there are.
+    #[serde(default)]
+    pub launches: u64,
 }
 
 /// Kernels of one name.
@@ -136,8 +149,14 @@ pub struct KernelTimes {
     pub calls: u64,
     pub calls_in_steps: u64,
     pub total_ns: u64,
+    /// The time of `calls_in_steps`; see [`super::TraceSummary::has_step_times`].
+    #[serde(default)]
+    pub total_in_steps_ns: u64,
     /// Of copies and memsets; 0 where unknown.
     pub bytes: u64,
+    /// The bytes of `calls_in_steps`.
+    #[serde(default)]
+    pub bytes_in_steps: u64,
     /// Time of those with known bytes.
     pub bytes_ns: u64,
     /// The operator that launched the most, as an index into [`Trace::host_keys`], and how many.
@@ -154,14 +173,50 @@ pub struct CollectiveTimes {
     pub calls: u64,
     pub calls_in_steps: u64,
     pub total_ns: u64,
+    /// The time of `calls_in_steps`; see [`super::TraceSummary::has_step_times`].
+    #[serde(default)]
+    pub total_in_steps_ns: u64,
     /// The fastest call, which waited least for other ranks.
     pub least_ns: u64,
 }
 
 /// Whether a kernel is of NCCL (or RCCL, which has the same names): `ncclKernel_…` before NCCL
 /// 2.19, `ncclDevKernel_…` since.
-pub(super) fn is_nccl(name: &str) -> bool {
+fn is_nccl(name: &str) -> bool {
     name.starts_with("nccl")
+}
+
+/// Parts of the names of kernels that communicate by other means than NCCL.
+const COMMUNICATION: [&str; 14] = [
+    // torch's symmetric memory: torch/csrc/distributed/c10d/symm_mem of pytorch,
+    // CUDASymmetricMemory.cu and CUDASymmetricMemoryOps.cu. Kernels in Triton and helion have the
+    // same names.
+    "all_reduce_kernel",
+    "multimem_",
+    "barrier_kernel",
+    "put_signal_kernel",
+    "wait_signal_kernel",
+    // nvshmem_extension.cu there.
+    "allToAllV",
+    "exchangeSplitAndOffset",
+    "nvshmem",
+    "rocshmem",
+    // DeepEP: csrc/kernels.
+    "deep_ep::",
+    // MSCCL++.
+    "mscclpp",
+    // vLLM and SGLang: csrc/custom_all_reduce.cuh.
+    "cross_device_reduce_",
+    // TensorRT-LLM: customAllReduceKernels.cu.
+    "oneShotAllReduceKernel",
+    "twoShotAllReduceKernel",
+];
+
+/// Whether a kernel communicates, by its name.
+pub(super) fn is_communication(name: &str) -> bool {
+    // What follows are arguments of a template: they may name what the kernel only works beside.
+    let (own, _) = name.split_once('<').unwrap_or((name, ""));
+    is_nccl(name) || COMMUNICATION.iter().any(|part| own.contains(part))
 }
 
 /// What is asked of each device event.
@@ -184,7 +239,7 @@ pub(super) fn devices(
         .map(|key| Asked {
             device: key.device,
             kind: key.kind,
-            is_communication: key.collective.is_some() || is_nccl(&key.name),
+            is_communication: key.collective.is_some() || is_communication(&key.name),
         })
         .collect();
     let of = |event: &DeviceEvent| &asked[event.key as usize];
@@ -244,9 +299,11 @@ fn device(
         let is_counted = (window.0..window.1).contains(&event.start_ns);
         if is_counted && of(event).kind == DeviceKind::Kernel {
             time.kernels += 1;
-            time.known_calls += u64::from(call.is_known());
+            // The launch of a graph is for all of its kernels.
+            let is_comparable = call.is_known() && call.is_alone;
+            time.known_calls += u64::from(is_comparable);
             let call_ns = call.end_ns - call.start_ns;
-            time.short_kernels += u64::from(call.is_known() && event.length_ns < call_ns);
+            time.short_kernels += u64::from(is_comparable && event.length_ns < call_ns);
             if call.is_known() && busy_until <= call.start_ns {
                 time.launch_ns
                     .push(event.start_ns.saturating_sub(call.start_ns));
@@ -264,6 +321,7 @@ fn device(
         busy_until = busy_until.max(end(event));
     }
     time.launch_ns.sort_unstable();
+    time.launches = time.launch_ns.len() as u64;
     time
 }
 
@@ -284,9 +342,14 @@ pub(super) fn kernels(
         }
         let name = (key.name.as_str(), key.device);
         let row = rows.entry(name).or_default();
+        let in_step = steps.has(launched_at(event, call));
         row.calls += 1;
-        row.calls_in_steps += u64::from(steps.has(launched_at(event, call)));
         row.total_ns = row.total_ns.saturating_add(event.length_ns);
+        if in_step {
+            row.calls_in_steps += 1;
+            row.total_in_steps_ns = row.total_in_steps_ns.saturating_add(event.length_ns);
+            row.bytes_in_steps = row.bytes_in_steps.saturating_add(event.bytes);
+        }
         if event.bytes > 0 {
             row.bytes = row.bytes.saturating_add(event.bytes);
             row.bytes_ns = row.bytes_ns.saturating_add(event.length_ns);
@@ -334,7 +397,10 @@ pub(super) fn kernels(
         row.streams.sort_unstable();
         row.streams.dedup();
     }
-    rows.sort_unstable_by_key(|row| (std::cmp::Reverse(row.total_ns), row.key));
+    rows.sort_unstable_by_key(|row| {
+        let times = (row.total_in_steps_ns, row.total_ns);
+        (std::cmp::Reverse(times), row.key)
+    });
     rows
 }
 
@@ -346,11 +412,16 @@ fn launched_at(event: &DeviceEvent, call: &Call) -> u64 {
     }
 }
 
-/// Device time by the operator that launched it, as pairs of a host key and ns.
-pub(super) fn by_caller(trace: &Trace, calls: &Calls) -> FxHashMap<u32, u64> {
+/// Device time by the operator that launched it, as pairs of a host key and ns: of what `is_asked`
+/// picks by the time of its launch.
+pub(super) fn by_caller(
+    trace: &Trace,
+    calls: &Calls,
+    is_asked: impl Fn(u64) -> bool,
+) -> FxHashMap<u32, u64> {
     let mut times: FxHashMap<u32, u64> = FxHashMap::default();
     for (event, call) in trace.device_events.iter().zip(&calls.calls) {
-        if call.caller != NONE {
+        if call.caller != NONE && is_asked(launched_at(event, call)) {
             let time = times.entry(call.caller).or_default();
             *time = time.saturating_add(event.length_ns);
         }
@@ -373,8 +444,11 @@ pub(super) fn collectives(trace: &Trace, calls: &Calls, steps: &Steps) -> Vec<Co
             ..CollectiveTimes::default()
         });
         row.calls += 1;
-        row.calls_in_steps += u64::from(steps.has(launched_at(event, call)));
         row.total_ns = row.total_ns.saturating_add(event.length_ns);
+        if steps.has(launched_at(event, call)) {
+            row.calls_in_steps += 1;
+            row.total_in_steps_ns = row.total_in_steps_ns.saturating_add(event.length_ns);
+        }
         row.least_ns = row.least_ns.min(event.length_ns);
     }
     let mut rows: Vec<CollectiveTimes> = rows.into_values().collect();

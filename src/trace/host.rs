@@ -2,11 +2,14 @@
 //! work of devices.
 
 use super::device::{Calls, NONE};
+use super::spread::{Sums, TimeSpreads};
 use super::steps::Steps;
-use super::{HostKind, Span, Trace};
+use super::{HostKey, HostKind, Span, Trace};
+use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::hash::Hash;
 
 /// Calls and times of a [`super::HostKey`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +21,17 @@ pub struct HostTimes {
     pub self_ns: u64,
     /// Time in which it was on the stack; once where it calls itself.
     pub total_ns: u64,
+    /// Of `total_ns`, what was not within a call of the same name with other shapes: these add up
+    /// over the keys of a name.
+    #[serde(default)]
+    pub outer_ns: u64,
+    /// The times of `calls_in_steps`; see [`super::TraceSummary::has_step_times`].
+    #[serde(default)]
+    pub self_in_steps_ns: u64,
+    #[serde(default)]
+    pub total_in_steps_ns: u64,
+    #[serde(default)]
+    pub outer_in_steps_ns: u64,
 }
 
 /// Intervals of a device's idle time by the thread that ended it, and what that thread did then.
@@ -29,18 +43,22 @@ pub(super) struct Idle {
     pub(super) by_key: BTreeMap<u32, u64>,
 }
 
-/// Walks the spans of each thread in order, with the stack of those that are open.
+/// Walks the spans of each thread in order, with the stack of those that are open. Times by key,
+/// and how much they differ between steps.
 pub(super) fn sweep(
     trace: &mut Trace,
     steps: &Steps,
     calls: &mut Calls,
     idle: &mut Idle,
-) -> Vec<HostTimes> {
+) -> (Vec<HostTimes>, Option<TimeSpreads>) {
     sort(trace);
     let mut sweep = Sweep {
         trace,
         times: vec![HostTimes::default(); trace.host_keys.len()],
+        sums: Sums::default(),
         depth: vec![0; trace.host_keys.len()],
+        names: first_of(&trace.host_keys, |key| (key.kind, key.name.as_str())),
+        name_depth: vec![0; trace.host_keys.len()],
         stack: Vec::new(),
         cursor: 0,
         gaps: &[],
@@ -62,7 +80,21 @@ pub(super) fn sweep(
         }
     }
     sweep.close(u64::MAX);
-    sweep.times
+    let shapes = first_of(&trace.host_keys, |key| {
+        let (name, shapes, types) = (&key.name, &key.shapes, &key.types);
+        (key.kind, name.as_str(), shapes.as_str(), types.as_str())
+    });
+    let spreads = sweep.sums.spreads(&sweep.names, &shapes, steps.whole.len());
+    (sweep.times, spreads)
+}
+
+/// For each key the index of the first one that is the same in `part`.
+fn first_of<'k, P: Hash + Eq>(keys: &'k [HostKey], part: impl Fn(&'k HostKey) -> P) -> Vec<u32> {
+    let mut first: FxHashMap<P, u32> = FxHashMap::default();
+    let numbered = keys.iter().map(part).zip(0..);
+    numbered
+        .map(|(part, index)| *first.entry(part).or_insert(index))
+        .collect()
 }
 
 /// Sorts the spans as a walk needs them, and marks those that are one call with the span around
@@ -140,13 +172,20 @@ struct Open {
     key: u32,
     start_ns: u64,
     end_ns: u64,
+    /// The whole step that it began in.
+    step: Option<u32>,
 }
 
 struct Sweep<'t> {
     trace: &'t Trace,
     times: Vec<HostTimes>,
+    sums: Sums,
     /// How often each key is open.
     depth: Vec<u32>,
+    /// The first key of the same name, for each key.
+    names: Vec<u32>,
+    /// How often each name is open, by its first key.
+    name_depth: Vec<u32>,
     stack: Vec<Open>,
     /// Until here time is accounted for, ns.
     cursor: u64,
@@ -159,50 +198,76 @@ impl Sweep<'_> {
     /// Ends the spans that end by `now`.
     fn close(&mut self, now: u64) {
         while let Some(top) = self.stack.pop_if(|top| top.end_ns <= now) {
-            self.pass(top.end_ns, Some(top.key));
-            let depth = &mut self.depth[top.key as usize];
-            *depth -= 1;
-            if *depth == 0 {
-                let total_ns = &mut self.times[top.key as usize].total_ns;
-                *total_ns = total_ns.saturating_add(top.end_ns - top.start_ns);
+            self.pass(top.end_ns, Some((top.key, top.step)));
+            let is_last = |depth: &mut u32| {
+                *depth -= 1;
+                *depth == 0
+            };
+            let name = self.names[top.key as usize];
+            let is_outer = is_last(&mut self.name_depth[name as usize]);
+            let is_last = is_last(&mut self.depth[top.key as usize]);
+            let times = &mut self.times[top.key as usize];
+            let length_ns = top.end_ns - top.start_ns;
+            let total_ns = if is_last { length_ns } else { 0 };
+            let outer_ns = if is_outer { length_ns } else { 0 };
+            add(&mut times.total_ns, total_ns);
+            add(&mut times.outer_ns, outer_ns);
+            if let Some(step) = top.step {
+                add(&mut times.total_in_steps_ns, total_ns);
+                add(&mut times.outer_in_steps_ns, outer_ns);
+                if let Some(sums) = self.sums.of(top.key, step) {
+                    add(&mut sums.total_ns, total_ns);
+                    add(&mut sums.outer_ns, outer_ns);
+                }
             }
         }
-        let inner = self.stack.last().map(|top| top.key);
+        let inner = self.stack.last().map(|top| (top.key, top.step));
         self.pass(now, inner);
     }
 
     fn open(&mut self, span: &Span, steps: &Steps) {
         let around = self.stack.last().map(|top| top.key);
+        let step = steps.step_at(span.start_ns).map(|step| step as u32);
         let key = match around.filter(|_| span.is_repeated()) {
             Some(key) => key,
             None => {
                 let times = &mut self.times[span.key as usize];
                 times.calls += 1;
-                times.calls_in_steps += u64::from(steps.has(span.start_ns));
+                times.calls_in_steps += u64::from(step.is_some());
                 span.key
             }
         };
         self.depth[key as usize] += 1;
+        self.name_depth[self.names[key as usize] as usize] += 1;
         self.stack.push(Open {
             key,
             start_ns: span.start_ns,
             end_ns: span.start_ns + span.length_ns,
+            step,
         });
     }
 
-    /// Accounts for the time until `until`.
-    fn pass(&mut self, until: u64, key: Option<u32>) {
+    /// Accounts for the time until `until`: to a key, in a whole step or not.
+    fn pass(&mut self, until: u64, inner: Option<(u32, Option<u32>)>) {
         if until <= self.cursor {
             return;
         }
-        if let Some(key) = key {
-            let self_ns = &mut self.times[key as usize].self_ns;
-            *self_ns = self_ns.saturating_add(until - self.cursor);
+        if let Some((key, step)) = inner {
+            let times = &mut self.times[key as usize];
+            let ns = until - self.cursor;
+            add(&mut times.self_ns, ns);
+            if let Some(step) = step {
+                add(&mut times.self_in_steps_ns, ns);
+                if let Some(sums) = self.sums.of(key, step) {
+                    add(&mut sums.self_ns, ns);
+                }
+            }
         }
         while let Some(&(start, end)) = self.gaps.first() {
             let overlap = end.min(until).saturating_sub(start.max(self.cursor));
             if overlap > 0 {
-                *self.by_key.entry(key.unwrap_or(NONE)).or_default() += overlap;
+                let key = inner.map_or(NONE, |(key, _)| key);
+                add(self.by_key.entry(key).or_default(), overlap);
             }
             if end > until {
                 break;
@@ -225,4 +290,8 @@ impl Sweep<'_> {
         let collective = |key: u32| self.trace.host_keys[key as usize].collective;
         keys.into_iter().find_map(collective).unwrap_or(NONE)
     }
+}
+
+pub(super) fn add(sum: &mut u64, ns: u64) {
+    *sum = sum.saturating_add(ns);
 }

@@ -14,6 +14,7 @@ pub mod kept;
 pub mod on_demand;
 mod reader;
 mod rows;
+mod spread;
 mod steps;
 
 pub use device::{CollectiveTimes, DeviceTime, KernelTimes};
@@ -21,9 +22,10 @@ pub use event::{DeviceKind, HostKind};
 pub use host::HostTimes;
 pub use reader::{Reading, TraceError, read};
 pub use rows::{Drawn, DrawnKind, Row, RowOf, Rows};
+pub use spread::{TimeSpread, TimeSpreads};
 pub use steps::{StepMark, Steps};
 
-use device::{Calls, NONE, is_nccl};
+use device::{Calls, NONE, is_communication};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +57,9 @@ pub struct Losses {
     pub without_shapes: u64,
     /// Why the trace ends early, and after how many bytes of JSON.
     pub cut: Option<(String, u64)>,
+    /// Parts that a recording had no room for, in words.
+    #[serde(default)]
+    pub left_out: Vec<String>,
 }
 
 /// Spans that are counted together: those of one operator with the same shapes and types.
@@ -151,6 +156,16 @@ pub struct TraceSummary {
     pub host: Vec<HostTimes>,
     /// Device time by the operator that launched it, by index of `host_keys`.
     pub device_ns: FxHashMap<u32, u64>,
+    /// The same of what was launched in whole steps.
+    #[serde(default)]
+    pub device_in_steps_ns: FxHashMap<u32, u64>,
+    /// Whether times of whole steps are known: recordings of earlier versions have calls alone.
+    #[serde(default)]
+    pub has_step_times: bool,
+    /// How much times on the host differ between whole steps; `None` in recordings of earlier
+    /// versions, and where a trace has too many different calls and steps.
+    #[serde(default)]
+    pub spreads: Option<TimeSpreads>,
     pub device_keys: Vec<DeviceKey>,
     pub kernels: Vec<KernelTimes>,
     /// Copies and memsets.
@@ -183,7 +198,7 @@ pub fn reduce(mut trace: Trace) -> TraceSummary {
     let mut calls = Calls::new(&mut trace);
     let mut idle = host::Idle::default();
     let devices = device::devices(&trace, &calls, &steps, &mut idle);
-    let host = host::sweep(&mut trace, &steps, &mut calls, &mut idle);
+    let (host, spreads) = host::sweep(&mut trace, &steps, &mut calls, &mut idle);
     let mut by_key: Vec<(Option<u32>, u64)> = idle
         .by_key
         .into_iter()
@@ -198,7 +213,10 @@ pub fn reduce(mut trace: Trace) -> TraceSummary {
     TraceSummary {
         window: window(&trace),
         host,
-        device_ns: device::by_caller(&trace, &calls),
+        device_ns: device::by_caller(&trace, &calls, |_| true),
+        device_in_steps_ns: device::by_caller(&trace, &calls, |ns| steps.has(ns)),
+        has_step_times: true,
+        spreads,
         kernels: device::kernels(&trace, &calls, &steps, false),
         copies: device::kernels(&trace, &calls, &steps, true),
         collectives: device::collectives(&trace, &calls, &steps),
@@ -290,6 +308,10 @@ impl TraceSummary {
             losses.without_shapes,
             "calls are counted without their shapes: there are too many, or they are too long",
         );
+        let left_out = losses.left_out.iter();
+        missing.extend(left_out.map(|what| {
+            format!("the recording has no room for {what}: a shorter window has less")
+        }));
         missing
     }
 }

@@ -11,8 +11,8 @@ use serde_json::Value;
 use std::fmt::Write;
 use std::io::{self, Read};
 
-/// Maximum number of events that are kept: with what reducing them needs, some 70 bytes each, about
-/// 400 MB. A trace of 1 GB has some 3 million.
+/// Maximum number of events that are kept: with what reducing them needs, 32 bytes of the host's
+/// and some 70 of those of devices, up to some 400 MB. A trace of 1 GB has 3 to 4 million in all.
 const MOST_EVENTS: usize = 6_000_000;
 /// Maximum memory for names, shapes and the like, bytes.
 const MOST_TEXT: usize = 64 << 20;

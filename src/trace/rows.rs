@@ -4,7 +4,7 @@
 //! Where a row has more spans than that, neighbours that are shorter than its grain are drawn as
 //! one, with the name of the longest. What is longer than the grain stays as it is.
 
-use super::{DeviceKind, HostKind, Trace, is_nccl};
+use super::{DeviceKind, HostKind, Trace, is_communication};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -126,7 +126,7 @@ impl Rows {
         let spans = self.rows.iter().flat_map(|row| &row.spans);
         let together = spans.filter(|span| span.count > 1).map(|span| span.count);
         let grain_ns = self.rows.iter().map(|row| row.grain_ns).max();
-        (together.sum(), grain_ns.unwrap_or(0))
+        (together.fold(0, u64::saturating_add), grain_ns.unwrap_or(0))
     }
 }
 
@@ -288,7 +288,7 @@ pub(super) fn named(
     if let RowOf::Stream { .. } = row {
         let key = summary.device_keys.get(key as usize)?;
         let kind = match key.kind {
-            DeviceKind::Kernel if key.collective.is_some() || is_nccl(&key.name) => {
+            DeviceKind::Kernel if key.collective.is_some() || is_communication(&key.name) => {
                 DrawnKind::Collective
             }
             DeviceKind::Kernel => DrawnKind::Kernel,

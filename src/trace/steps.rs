@@ -1,7 +1,9 @@
 //! Whole steps of the training loop within a trace.
 
-use super::{HostKind, Trace};
+use super::{HostKey, HostKind, Trace};
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 /// What marks steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -10,7 +12,8 @@ pub enum StepMark {
     None,
     /// `ProfilerStep#N`, from `prof.step()`.
     Profiler,
-    /// The ends of `Optimizer.step#…`, which torch's optimizers mark.
+    /// The ends of `Optimizer.step#…`, which torch's optimizers mark: of the optimizer with the
+    /// most.
     Optimizer,
 }
 
@@ -41,7 +44,8 @@ impl Steps {
         self.step_at(ns).is_some()
     }
 
-    fn step_at(&self, ns: u64) -> Option<usize> {
+    /// The step that a time is in, by index.
+    pub(super) fn step_at(&self, ns: u64) -> Option<usize> {
         let later = self.whole.partition_point(|&(start, _)| start <= ns);
         let step = later.checked_sub(1)?;
         (ns < self.whole.get(step)?.1).then_some(step)
@@ -60,7 +64,7 @@ pub(super) fn steps(trace: &Trace) -> Steps {
         leave_out_cut(&mut steps, trace);
         return steps;
     }
-    let optimizer = marked_ends(trace);
+    let optimizer = optimizer_ends(trace);
     let whole: Vec<(u64, u64)> = optimizer
         .windows(2)
         .map(|ends| (ends[0], ends[1]))
@@ -91,12 +95,61 @@ fn marked(trace: &Trace, is_mark: impl Fn(&str) -> bool) -> Vec<(u64, u64)> {
     found
 }
 
-fn marked_ends(trace: &Trace) -> Vec<u64> {
-    let spans = marked(trace, |name| name.starts_with("Optimizer.step#"));
-    let mut ends: Vec<u64> = spans.into_iter().map(|(_, end)| end).collect();
-    ends.sort_unstable();
+/// The ends of the steps of one optimizer, in order: of the class and thread with the most. A loop
+/// may step several, and several processes may be in one file.
+///
+/// A step within another one is a part of it: `ZeroRedundancyOptimizer` steps the one that it
+/// shards. One within a node of autograd's graph is of one parameter alone: an optimizer that a
+/// hook steps in the backward pass (`register_post_accumulate_grad_hook`).
+fn optimizer_ends(trace: &Trace) -> Vec<u64> {
+    let names: Vec<Option<Around<'_>>> = trace.host_keys.iter().map(around).collect();
+    let of = |key: u32| names.get(key as usize).copied().flatten();
+    let spans = trace.spans.iter();
+    let mut spans: Vec<_> = spans.filter(|span| of(span.key).is_some()).collect();
+    spans.sort_unstable_by_key(|span| {
+        let rank = of(span.key);
+        (span.thread, span.start_ns, Reverse(span.length_ns), rank)
+    });
+    let mut found: BTreeMap<(&str, u32), Vec<u64>> = BTreeMap::new();
+    let mut outer = (None, 0);
+    for span in spans {
+        let end_ns = span.start_ns + span.length_ns;
+        if outer.0 == Some(span.thread) && span.start_ns < outer.1 {
+            continue;
+        }
+        outer = (Some(span.thread), end_ns);
+        if let Some(Around::Optimizer(name)) = of(span.key) {
+            found.entry((name, span.thread)).or_default().push(end_ns);
+        }
+    }
+    let most = found
+        .into_values()
+        .max_by_key(|ends| (ends.len(), ends.last().copied()));
+    let mut ends = most.unwrap_or_default();
     ends.dedup();
     ends
+}
+
+/// What may have a step of an optimizer in it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Around<'t> {
+    Backward,
+    /// Its class.
+    Optimizer(&'t str),
+}
+
+fn around(key: &HostKey) -> Option<Around<'_>> {
+    let name = key.name.as_str();
+    match key.kind {
+        HostKind::Annotation if name.starts_with("Optimizer.step#") => {
+            Some(Around::Optimizer(name))
+        }
+        // `evaluate_function` of torch/csrc/autograd/engine.cpp.
+        HostKind::Operator if name.starts_with("autograd::engine::evaluate_function") => {
+            Some(Around::Backward)
+        }
+        _ => None,
+    }
 }
 
 /// Without spans that overlap the one before: those of several processes in one file.

@@ -301,9 +301,25 @@ fn a_program_that_trains_too_shortly_has_no_window_and_keeps_its_status() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(
-            said.starts_with("error: the recording has no trace"),
+            said.starts_with(
+                "error: the recording has no trace of torch.profiler: it ended before steps"
+            ),
             "{said}"
         );
-        assert!(said.contains("hint: --trace-file FILE"), "{said}");
+        // It was recorded with --trace.
+        assert!(!said.contains("record --trace"), "{said}");
     }
+    let output = torchspy()
+        .arg("report")
+        .arg(&file)
+        .args(["--by", "shape", "--confidential"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.starts_with("error: --confidential shows no trace"),
+        "{said}"
+    );
+    assert!(!said.contains("--trace-file"), "{said}");
 }

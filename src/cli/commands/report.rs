@@ -17,6 +17,7 @@ use crate::cli::{github_summary, hints, messages, regions};
 use crate::model::profile::Profile;
 use crate::model::region::Region;
 use crate::model::seconds;
+use crate::model::text::printable;
 use crate::report::csv;
 use crate::report::json::render_json;
 use crate::report::naming::so_far;
@@ -107,18 +108,34 @@ fn beside(
 /// The trace that the recording itself has, of a rank or of the first.
 fn recorded_trace(profile: &Profile, rank: Option<u32>) -> Result<Traced, Failure> {
     let found = in_recording(profile, rank);
-    found.traced.ok_or_else(|| match rank.filter(|_| !found.ranks.is_empty()) {
-        None => Failure::message(
-            "the recording has no trace of torch.profiler: samples have neither calls nor shapes nor kernels",
-        )
-        .hint("--trace-file FILE names a trace, and record --trace 2s -- COMMAND makes one"),
-        Some(rank) => {
-            let ranks = found.ranks.iter().flatten();
-            let ranks: Vec<String> = ranks.map(u32::to_string).collect();
-            Failure::message(format!("the recording has no trace of rank {rank}"))
-                .hint(format!("it has those of ranks {}", ranks.join(", ")))
-        }
-    })
+    let other = rank.filter(|_| !found.ranks.is_empty());
+    let rank_of = |id| profile.process(id).and_then(|process| process.role.rank());
+    let mut without = found.without.iter();
+    let why = without.find(|(id, _)| rank.is_none() || rank_of(*id) == rank);
+    let other = other.filter(|_| why.is_none());
+    found
+        .traced
+        .ok_or_else(|| match (other, why) {
+            (Some(rank), _) => {
+                let ranks = found.ranks.iter().flatten();
+                let ranks: Vec<String> = ranks.map(u32::to_string).collect();
+                Failure::message(format!("the recording has no trace of rank {rank}"))
+                    .hint(format!("it has those of ranks {}", ranks.join(", ")))
+            }
+            (None, _) if profile.is_confidential => Failure::message(
+                "--confidential shows no trace of torch.profiler: names in it cannot be hashed",
+            )
+            .hint("leave out --confidential where its names may be seen"),
+            (None, Some((_, why))) => Failure::message(format!(
+                "the recording has no trace of torch.profiler: {}",
+                printable(why)
+            ))
+            .hint("--trace-file FILE names a trace that the script makes itself"),
+            (None, None) => Failure::message(
+                "the recording has no trace of torch.profiler: samples have neither calls nor shapes nor kernels",
+            )
+            .hint("--trace-file FILE names a trace, and record --trace 2s -- COMMAND makes one"),
+        })
 }
 
 /// Restricts a profile to an interval, ns since its start, and notes that.

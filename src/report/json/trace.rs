@@ -38,7 +38,7 @@ pub struct TraceReport {
     pub steps: Option<TracedSteps>,
     /// What was not read.
     pub missing: Vec<String>,
-    /// By name, by descending own time.
+    /// By name, by descending own time: that of whole steps, if there are any.
     pub trace_operators: Vec<TracedOperator>,
     /// By name, shapes and types of inputs, by descending own time.
     pub trace_shapes: Vec<TracedOperator>,

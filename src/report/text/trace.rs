@@ -11,7 +11,7 @@ use crate::report::tables::trace::collectives::{COLLECTIVES, collectives};
 use crate::report::tables::trace::devices::{IDLE, TracedDevice, devices, idle};
 use crate::report::tables::trace::kernels::{COPIES, KERNELS, copies, details, kernels};
 use crate::report::tables::trace::operators::{OPERATORS, SHAPES, operators, shapes, shown_shapes};
-use crate::report::tables::trace::{SAMPLED_IDLE, sampled_idle};
+use crate::report::tables::trace::{SAMPLED_IDLE, are_of_steps, sampled_idle};
 use crate::trace::advice::{Advice, Slow, advice};
 use crate::trace::{StepMark, TraceSummary};
 
@@ -159,9 +159,14 @@ pub(super) fn tables(out: &mut String, trace: &TraceSummary, options: TextOption
         if found.is_empty() {
             line(out, "\nOPERATORS  The trace has no operator.");
         } else {
-            line(out, "\nOPERATORS in the traced time, on the host");
+            line(out, &format!("\nOPERATORS {}, on the host", extent(trace)));
             let rows = if is_full { rows } else { options.rows };
-            table(out, OPERATORS, &found, rows);
+            table(
+                out,
+                OPERATORS,
+                &in_steps(found, |row| row.calls_in_steps),
+                rows,
+            );
         }
     }
     if options.by == Some(By::Shape) || options.by.is_none() && is_full {
@@ -172,9 +177,27 @@ pub(super) fn tables(out: &mut String, trace: &TraceSummary, options: TextOption
     }
 }
 
+/// What calls and times of tables are of.
+pub(crate) fn extent(trace: &TraceSummary) -> &'static str {
+    match are_of_steps(trace) {
+        true => "in whole steps",
+        false => "in the traced time",
+    }
+}
+
+/// The rows without those that are not in whole steps at all.
+fn in_steps<R>(mut rows: Vec<R>, calls: fn(&R) -> Option<u64>) -> Vec<R> {
+    rows.retain(|row| calls(row) != Some(0));
+    rows
+}
+
 fn by_shape(out: &mut String, trace: &TraceSummary, rows: usize) {
     let found = shapes(trace);
-    line(out, "\nOPERATORS BY SHAPE of their inputs, on the host");
+    let text = format!(
+        "\nOPERATORS BY SHAPE of their inputs, {}, on the host",
+        extent(trace)
+    );
+    line(out, &text);
     if found.iter().all(|row| row.shapes.is_none()) {
         line(
             out,
@@ -182,7 +205,13 @@ fn by_shape(out: &mut String, trace: &TraceSummary, rows: usize) {
         );
         return;
     }
-    two_lines(out, SHAPES, &found, rows, shown_shapes);
+    two_lines(
+        out,
+        SHAPES,
+        &in_steps(found, |row| row.calls_in_steps),
+        rows,
+        shown_shapes,
+    );
 }
 
 /// A table whose rows have a second line, which is set in.
@@ -209,18 +238,23 @@ fn two_lines<R>(
 fn on_devices(out: &mut String, trace: &TraceSummary, rows: usize) {
     let found = collectives(trace);
     if !found.is_empty() {
-        line(out, "\nCOLLECTIVES, waits for other ranks included");
+        let text = format!(
+            "\nCOLLECTIVES {}, waits for other ranks included",
+            extent(trace)
+        );
+        line(out, &text);
         table(out, COLLECTIVES, &found, rows);
     }
     if trace.devices.is_empty() {
         line(out, "\nDEVICES  The trace has no event of a device.");
         return;
     }
-    line(out, "\nKERNELS");
-    two_lines(out, KERNELS, &kernels(trace), rows, details);
+    line(out, &format!("\nKERNELS launched {}", extent(trace)));
+    let found = in_steps(kernels(trace), |row| row.calls_in_steps);
+    two_lines(out, KERNELS, &found, rows, details);
     let found = copies(trace);
     if !found.is_empty() {
-        line(out, "\nCOPIES");
+        line(out, &format!("\nCOPIES launched {}", extent(trace)));
         two_lines(out, COPIES, &found, rows, details);
     }
     let found = idle(trace);
@@ -248,7 +282,10 @@ fn device_time(out: &mut String, trace: &TraceSummary, device: &TracedDevice) {
             "{} of it while computing",
             percent(device.overlap_s / device.communication_s)
         ),
-        false => String::new(),
+        false => match trace.head.world_size {
+            Some(ranks) if ranks > 1 => format!("no kernel is known as such; {ranks} ranks"),
+            _ => String::new(),
+        },
     };
     for (label, part_s, more) in [
         ("computation", device.compute_s, String::new()),
@@ -273,7 +310,14 @@ fn device_time(out: &mut String, trace: &TraceSummary, device: &TracedDevice) {
     );
     if device.kernels_with_call > 0 {
         let short = device.shorter_than_call as f64 / device.kernels_with_call as f64;
-        facts.push(format!("{} shorter than their launch call", percent(short)));
+        let of = match device.kernels_with_call == device.kernels {
+            true => String::new(),
+            false => format!(" of the {} compared", count(device.kernels_with_call)),
+        };
+        facts.push(format!(
+            "{}{of} shorter than their launch call",
+            percent(short)
+        ));
     }
     sentence(out, "  ", &facts.join(", "));
     if let (Some(median), Some(high)) = (device.launch_latency_us, device.launch_latency_p95_us) {
@@ -293,7 +337,7 @@ fn statements(out: &mut String, trace: &TraceSummary) {
                 slow_shapes(trace, &slow)
             ),
             Advice::OneRow(slow) => format!(
-                "products with one row (a batch of 1): {}; reading the weights bounds them",
+                "products with one row (a batch of 1, or one query of attention): {}; reading the other factor bounds them",
                 slow_shapes(trace, &slow)
             ),
             Advice::ShortKernels {
@@ -301,13 +345,18 @@ fn statements(out: &mut String, trace: &TraceSummary) {
                 short,
                 kernels,
                 not_launched_ns,
+                idle_ns,
                 window_ns,
-            } => format!(
-                "{} of {} kernels of device {device} are shorter than the call that launches them; it was idle before launches for {}, which is what fusing or a CUDA graph can save at most",
-                count(short),
-                count(kernels),
-                percent(not_launched_ns as f64 / window_ns.max(1) as f64)
-            ),
+            } => {
+                let share = |ns: u64| percent(ns as f64 / window_ns.max(1) as f64);
+                format!(
+                    "{} of {} kernels of device {device} are shorter than the call that launches them; it was idle for {}, for {} before a launch had ended: a CUDA graph can save at most the first, fusing also time of kernels",
+                    count(short),
+                    count(kernels),
+                    share(idle_ns),
+                    share(not_launched_ns)
+                )
+            }
         };
         out.push('\n');
         sentence(out, "", &format!("SLOW {text}."));

@@ -1,6 +1,6 @@
 //! Collectives of a trace: kernels of NCCL, and what gloo marks on the host.
 
-use super::per_step;
+use super::{in_steps, per_step};
 use crate::report::table::{Column, In, Kind};
 use crate::trace::{CollectiveTimes, HostKey, HostTimes, TraceSummary};
 use schemars::JsonSchema;
@@ -19,7 +19,7 @@ pub struct TracedCollective {
     /// `Float`.
     pub dtype: String,
     pub calls: u64,
-    /// Launches in whole steps; null without any.
+    /// `calls_in_steps` over whole steps; null without any.
     pub calls_per_step: Option<f64>,
     /// The larger of input and output of a call; null where the type is unknown.
     pub bytes: Option<u64>,
@@ -32,12 +32,22 @@ pub struct TracedCollective {
     pub bus_gb_per_s: Option<f64>,
     /// The same of the fastest call, which waited least.
     pub best_bus_gb_per_s: Option<f64>,
+    /// Of `calls`, those that were launched in whole steps; null without any.
+    pub calls_in_steps: Option<u64>,
+    /// Of `total_s`, that of `calls_in_steps`.
+    pub total_in_steps_s: Option<f64>,
 }
 
 type Col = Column<TracedCollective>;
 
 pub const COLLECTIVES: &[Col] = &[
-    Col::new(Kind::Count, "calls", "calls", |row| row.calls.into()).adds_up(),
+    // Text shows what is of whole steps, if there are any.
+    Col::new(Kind::Count, "calls", "calls", |row| {
+        row.calls_in_steps.unwrap_or(row.calls).into()
+    })
+    .only(In::Text)
+    .adds_up(),
+    Col::data(Kind::Count, "calls", |row| row.calls.into()),
     Col::new(Kind::Number, "calls_per_step", "/step", |row| {
         row.calls_per_step.into()
     })
@@ -49,7 +59,7 @@ pub const COLLECTIVES: &[Col] = &[
     .width(8)
     .only(In::Text),
     Col::new(Kind::Milliseconds, "total_s", "ms", |row| {
-        (row.total_s * 1e3).into()
+        (row.total_in_steps_s.unwrap_or(row.total_s) * 1e3).into()
     })
     .width(8)
     .only(In::Text)
@@ -77,6 +87,12 @@ pub const COLLECTIVES: &[Col] = &[
     Col::data(Kind::Text, "group", |row| row.group.as_ref().into()),
     Col::data(Kind::Count, "bytes", |row| row.bytes.into()),
     Col::data(Kind::Seconds, "total_s", |row| row.total_s.into()),
+    Col::data(Kind::Count, "calls_in_steps", |row| {
+        row.calls_in_steps.into()
+    }),
+    Col::data(Kind::Seconds, "total_in_steps_s", |row| {
+        row.total_in_steps_s.into()
+    }),
 ];
 
 /// Collectives by descending time.
@@ -85,7 +101,8 @@ pub fn collectives(trace: &TraceSummary) -> Vec<TracedCollective> {
     let mut rows: Vec<TracedCollective> = on_devices.filter_map(|each| row(trace, each)).collect();
     let on_host = trace.host_keys.iter().zip(&trace.host);
     rows.extend(on_host.filter_map(|(key, times)| of_gloo(trace, key, times)));
-    rows.sort_by_key(|row| Reverse((row.total_s * 1e9) as u64));
+    let ns = |seconds: f64| (seconds * 1e9) as u64;
+    rows.sort_by_key(|row| Reverse((row.total_in_steps_s.map_or(0, ns), ns(row.total_s))));
     rows
 }
 
@@ -108,6 +125,8 @@ fn row(trace: &TraceSummary, times: &CollectiveTimes) -> Option<TracedCollective
         algorithm_gb_per_s: mean,
         bus_gb_per_s: bus(mean),
         best_bus_gb_per_s: bus(rate(bytes, times.least_ns as f64)),
+        calls_in_steps: in_steps(trace, times.calls_in_steps),
+        total_in_steps_s: in_steps(trace, times.total_in_steps_ns as f64 / 1e9),
     })
 }
 
@@ -117,13 +136,14 @@ fn of_gloo(trace: &TraceSummary, key: &HostKey, times: &HostTimes) -> Option<Tra
     let name = key.name.strip_prefix("gloo:")?;
     let shapes: Vec<Vec<u64>> = serde_json::from_str(&key.shapes).unwrap_or_default();
     let types: Vec<String> = serde_json::from_str(&key.types).unwrap_or_default();
-    let tensors = shapes.iter().zip(&types).map(|(dims, kind)| {
+    let mut tensors = shapes.iter().zip(&types).map(|(dims, kind)| {
         let elements = dims
             .iter()
             .try_fold(1_u64, |sum, dim| sum.checked_mul(*dim));
         elements?.checked_mul(bytes_of(kind)?)
     });
-    let bytes = tensors.sum::<Option<u64>>().filter(|&bytes| bytes > 0);
+    let bytes = tensors.try_fold(0_u64, |sum, bytes| sum.checked_add(bytes?));
+    let bytes = bytes.filter(|&bytes| bytes > 0);
     Some(TracedCollective {
         name: key.name.clone(),
         group: None,
@@ -136,6 +156,8 @@ fn of_gloo(trace: &TraceSummary, key: &HostKey, times: &HostTimes) -> Option<Tra
         algorithm_gb_per_s: rate(bytes, times.total_ns as f64 / times.calls.max(1) as f64),
         bus_gb_per_s: None,
         best_bus_gb_per_s: None,
+        calls_in_steps: in_steps(trace, times.calls_in_steps),
+        total_in_steps_s: in_steps(trace, times.total_in_steps_ns as f64 / 1e9),
     })
     .filter(|_| !name.is_empty() && times.calls > 0)
 }

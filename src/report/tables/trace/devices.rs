@@ -32,7 +32,7 @@ pub struct TracedDevice {
     pub kernels: u64,
     /// Per whole step; null without steps.
     pub kernels_per_step: Option<f64>,
-    /// Kernels whose call is in the trace.
+    /// Kernels whose call is in the trace and launched nothing else: not those of a graph.
     pub kernels_with_call: u64,
     /// Of these, how many took less time than the call.
     pub shorter_than_call: u64,
@@ -141,7 +141,7 @@ fn row(trace: &TraceSummary, time: &DeviceTime) -> TracedDevice {
         shorter_than_call: time.short_kernels,
         launch_latency_us: at(0.5),
         launch_latency_p95_us: at(0.95),
-        launch_latencies: time.launch_ns.len() as u64,
+        launch_latencies: time.launches,
     }
 }
 
@@ -153,9 +153,10 @@ pub fn idle(trace: &TraceSummary) -> Vec<TracedIdle> {
         // A step is around all that the loop does.
         let name = key.map(|key| key.name.as_str());
         let name = name.filter(|name| !name.starts_with("ProfilerStep#"));
-        *rows.entry(name).or_default() += ns;
+        let sum = rows.entry(name).or_default();
+        *sum = sum.saturating_add(ns);
     }
-    let total_ns = rows.values().sum::<u64>().max(1) as f64;
+    let total_ns = rows.values().map(|&ns| ns as f64).sum::<f64>().max(1.0);
     let mut rows: Vec<(Option<&str>, u64)> = rows.into_iter().collect();
     rows.sort_by_key(|&(_, ns)| Reverse(ns));
     let rows = rows.into_iter().map(|(name, ns)| TracedIdle {

@@ -1,6 +1,6 @@
 //! Kernels, copies and memsets of a trace.
 
-use super::per_step;
+use super::{in_steps, per_step};
 use crate::report::table::{Column, In, Kind, Value};
 use crate::trace::{DeviceKind, KernelTimes, TraceSummary};
 use schemars::JsonSchema;
@@ -15,7 +15,7 @@ pub struct TracedKernel {
     /// Number of the device.
     pub device: u64,
     pub calls: u64,
-    /// Launches in whole steps; null without any.
+    /// `calls_in_steps` over whole steps; null without any.
     pub calls_per_step: Option<f64>,
     pub total_s: f64,
     /// Mean time of a call.
@@ -36,25 +36,49 @@ pub struct TracedKernel {
     pub launched_by: Option<String>,
     /// Number of operators that launched it, distinguished by shapes.
     pub callers: u64,
+    /// Of `calls`, those that were launched in whole steps; null without any.
+    pub calls_in_steps: Option<u64>,
+    /// Of `total_s`, that of `calls_in_steps`.
+    pub total_in_steps_s: Option<f64>,
+    /// Of `bytes`, those of `calls_in_steps`.
+    pub bytes_in_steps: Option<u64>,
 }
 
 type Col = Column<TracedKernel>;
 
-const CALLS: Col = Col::new(Kind::Count, "calls", "calls", |row| row.calls.into())
-    .width(8)
-    .adds_up();
+// Text shows what is of whole steps, if there are any.
+const CALLS: Col = Col::new(Kind::Count, "calls", "calls", |row| {
+    row.calls_in_steps.unwrap_or(row.calls).into()
+})
+.width(8)
+.only(In::Text)
+.adds_up();
+const ALL_CALLS: Col = Col::data(Kind::Count, "calls", |row| row.calls.into());
 const PER_STEP: Col = Col::new(Kind::Number, "calls_per_step", "/step", |row| {
     row.calls_per_step.into()
 })
 .width(8)
 .adds_up();
 const TOTAL: Col = Col::new(Kind::Milliseconds, "total_s", "ms", |row| {
-    (row.total_s * 1e3).into()
+    (row.total_in_steps_s.unwrap_or(row.total_s) * 1e3).into()
 })
 .only(In::Text)
 .adds_up();
 const TOTAL_S: Col = Col::data(Kind::Seconds, "total_s", |row| row.total_s.into());
-const MEAN: Col = Col::new(Kind::Number, "mean_us", "mean us", |row| row.mean_us.into());
+const STEP_CALLS: Col = Col::data(Kind::Count, "calls_in_steps", |row| {
+    row.calls_in_steps.into()
+});
+const STEP_TOTAL_S: Col = Col::data(Kind::Seconds, "total_in_steps_s", |row| {
+    row.total_in_steps_s.into()
+});
+const MEAN: Col = Col::new(Kind::Number, "mean_us", "mean us", |row| {
+    let own = row.total_in_steps_s.zip(row.calls_in_steps);
+    let own = own.filter(|&(_, calls)| calls > 0);
+    own.map_or(row.mean_us, |(total_s, calls)| total_s * 1e6 / calls as f64)
+        .into()
+})
+.only(In::Text);
+const MEAN_US: Col = Col::data(Kind::Number, "mean_us", |row| row.mean_us.into());
 const SHOWN: Col = Col::words("kernel", |row| short_name(&row.name).into());
 const NAME: Col = Col::data(Kind::Text, "name", |row| (&row.name).into());
 const CALLER: Col = Col::data(Kind::Text, "launched_by", |row| {
@@ -67,9 +91,11 @@ const STREAMS: Col = Col::data(Kind::Text, "streams", |row| {
 
 pub const KERNELS: &[Col] = &[
     CALLS,
+    ALL_CALLS,
     PER_STEP,
     TOTAL,
     MEAN,
+    MEAN_US,
     SHOWN,
     NAME,
     CALLER,
@@ -80,14 +106,18 @@ pub const KERNELS: &[Col] = &[
     Col::data(Kind::Count, "grids", |row| row.grids.into()),
     DEVICE,
     TOTAL_S,
+    STEP_CALLS,
+    STEP_TOTAL_S,
 ];
 
 pub const COPIES: &[Col] = &[
     CALLS,
+    ALL_CALLS,
     PER_STEP,
     TOTAL,
     Col::new(Kind::Number, "bytes", "MB", |row| {
-        row.bytes.map(|bytes| bytes as f64 / 1e6).into()
+        let bytes = row.bytes_in_steps.or(row.bytes);
+        bytes.map(|bytes| bytes as f64 / 1e6).into()
     })
     .only(In::Text)
     .adds_up(),
@@ -100,6 +130,11 @@ pub const COPIES: &[Col] = &[
     STREAMS,
     DEVICE,
     TOTAL_S,
+    STEP_CALLS,
+    STEP_TOTAL_S,
+    Col::data(Kind::Count, "bytes_in_steps", |row| {
+        row.bytes_in_steps.into()
+    }),
 ];
 
 fn numbers(streams: &[u64]) -> String {
@@ -184,5 +219,8 @@ fn row(trace: &TraceSummary, times: &KernelTimes) -> TracedKernel {
             .then(|| times.bytes as f64 / times.bytes_ns as f64),
         launched_by: caller.map(|key| key.name.clone()),
         callers: times.callers,
+        calls_in_steps: in_steps(trace, times.calls_in_steps),
+        total_in_steps_s: in_steps(trace, times.total_in_steps_ns as f64 / 1e9),
+        bytes_in_steps: in_steps(trace, times.bytes_in_steps).filter(|_| times.bytes > 0),
     }
 }

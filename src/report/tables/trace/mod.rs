@@ -87,6 +87,16 @@ pub fn sampled_idle(profile: &Profile, joined: &Joined) -> Vec<SampledIdle> {
     rows.collect()
 }
 
+/// What is of whole steps; `None` without steps.
+fn in_steps<T>(trace: &TraceSummary, value: T) -> Option<T> {
+    are_of_steps(trace).then_some(value)
+}
+
+/// Whether text shows calls and times of whole steps, rather than of all of the trace.
+pub(crate) fn are_of_steps(trace: &TraceSummary) -> bool {
+    trace.has_step_times && !trace.steps.whole.is_empty()
+}
+
 /// Calls in whole steps, for each step; `None` without steps.
 fn per_step(trace: &TraceSummary, calls: u64) -> Option<f64> {
     let steps = trace.steps.whole.len();
