@@ -6,6 +6,7 @@ use super::memory_limits::seconds_until;
 use super::tracks::{TrackSummary, of_pid, points, tracks_of};
 use crate::model::ids::ProcessId;
 use crate::model::profile::Profile;
+use crate::model::progress::facts;
 use crate::model::track::{TrackInfo, TrackKind, TrackPoint};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -34,7 +35,8 @@ pub struct DeviceMemory {
     pub peak_bytes: u64,
     /// Given to tensors at the last reading.
     pub allocated_bytes: u64,
-    /// The most that was taken from the driver, of one reading a second.
+    /// The most that was taken from the driver, as torch counts it itself, like `peak_bytes`; in
+    /// recordings of earlier versions that of one reading a second.
     pub reserved_peak_bytes: u64,
     /// Taken from the driver at the last reading.
     pub reserved_bytes: u64,
@@ -85,6 +87,25 @@ pub fn all(profile: &Profile, summary: &TrackSummary, growing: &[Growth]) -> Vec
     all
 }
 
+/// Processes that have device memory by the driver, or might, but of whose allocator nothing was
+/// read, and why.
+pub fn unread(profile: &Profile) -> Vec<(ProcessId, &str)> {
+    let has = |kind: TrackKind, pid: i32| tracks_of(profile, kind).any(|(_, info)| info.pid == pid);
+    let mut all: Vec<(ProcessId, &str)> = Vec::new();
+    for condition in profile.sideband.conditions.iter().rev() {
+        let (pid, _) = profile.pid_and_rank(condition.process);
+        if condition.name == facts::ALLOCATOR_UNREAD
+            && !all.iter().any(|(process, _)| *process == condition.process)
+            && !has(TrackKind::AllocatorReserved, pid)
+            && has(TrackKind::ProcessMemory, pid)
+        {
+            all.push((condition.process, condition.value.as_str()));
+        }
+    }
+    all.sort_unstable();
+    all
+}
+
 fn device(profile: &Profile, info: &TrackInfo) -> Option<DeviceMemory> {
     let (_, number) = info.process.rsplit_once(" cuda:")?;
     let readings = |kind: TrackKind| {
@@ -114,7 +135,8 @@ fn device(profile: &Profile, info: &TrackInfo) -> Option<DeviceMemory> {
         device: number.parse().ok()?,
         peak_bytes: highest(TrackKind::AllocatorPeak)?,
         allocated_bytes: last(TrackKind::AllocatorAllocated)?,
-        reserved_peak_bytes: highest(TrackKind::AllocatorReserved)?,
+        reserved_peak_bytes: highest(TrackKind::AllocatorReservedPeak)
+            .max(highest(TrackKind::AllocatorReserved))?,
         reserved_bytes: last(TrackKind::AllocatorReserved)?,
         inactive_split_peak_bytes: most_split.value,
         inactive_split_share: most_split.value as f64 / reserved.max(1) as f64,

@@ -12,7 +12,7 @@
 use super::functions::user_lines_by;
 use super::memory_code::ProcessMemory;
 use super::of_thread;
-use super::progress::{Progress, steps};
+use super::progress::{Progress, epochs, steps};
 use super::slopes::{middle, slopes as all_slopes};
 use super::summary::ProcessSummary;
 use super::tracks::{HostProcess, TrackSummary, of_pid, points};
@@ -78,7 +78,8 @@ pub struct Growth {
     /// Bytes for each step of the trainer, or of the trainer that the worker feeds; `None` where
     /// steps were not timed.
     pub per_step: Option<Rate>,
-    /// Bytes for each epoch; `None` where none was complete.
+    /// Bytes for each epoch, by the lengths of those that began in that time, or else of the last
+    /// one; `None` where none was complete.
     pub per_epoch: Option<Rate>,
     /// What holds it, or raised it, as far as that is known.
     pub cause: Option<Cause>,
@@ -272,10 +273,17 @@ fn of_trend(
         let count = ends.filter(|step| times.contains(&step.end_ns)).count();
         (count > 0).then(|| length_s / count as f64)
     });
-    let epoch_s = trainer.and_then(|(_, progress)| {
-        let lengths = &progress.epoch_ns;
-        let sum: u64 = lengths.iter().sum();
-        (!lengths.is_empty()).then(|| sum as f64 / 1e9 / lengths.len() as f64)
+    let epoch_s = trainer.and_then(|(trainer, _)| {
+        let mut all = epochs(profile, trainer);
+        all.retain(|pass| pass.is_followed);
+        // The first one may be slow, as it is before the trend; of long ones none may begin in it.
+        let late = all.partition_point(|pass| pass.start_ns < trend.from_ns);
+        let late = all.get(late.min(all.len().saturating_sub(1))..)?;
+        let lengths = late
+            .iter()
+            .map(|pass| pass.end_ns.saturating_sub(pass.start_ns));
+        let sum: u64 = lengths.sum();
+        (!late.is_empty()).then(|| sum as f64 / 1e9 / late.len() as f64)
     });
     Growth {
         process,

@@ -6,6 +6,7 @@ use crate::model::profile::Profile;
 use crate::model::track::{TrackKind, TrackPoint};
 use schemars::JsonSchema;
 use serde::Serialize;
+use std::path::Path;
 
 /// Whose limit it is.
 #[derive(Clone, Debug, JsonSchema, PartialEq, Eq, Serialize)]
@@ -33,7 +34,8 @@ pub struct MemoryLimit {
     /// Memory in use at the last reading.
     pub last_bytes: u64,
     /// Seconds until it is reached at the rate by which processes grow, from the last reading on;
-    /// null where none grows, and for all but the nearest limit.
+    /// null where none grows, for all but the nearest limit, and where processes are in other
+    /// cgroups, too.
     pub seconds_left: Option<Rate>,
 }
 
@@ -67,7 +69,9 @@ pub fn limits(profile: &Profile, growing: &[Growth]) -> Vec<MemoryLimit> {
     });
     found.extend(nearest(LimitOf::Machine, "", readings));
     found.sort_by_key(MemoryLimit::left);
-    if let Some(binding) = found.first_mut() {
+    if let Some(binding) = found.first_mut()
+        && has_all(profile, binding)
+    {
         binding.seconds_left = seconds_left(binding, growing);
     }
     let size = of_kind(profile, TrackKind::DevShmSize, "");
@@ -95,6 +99,17 @@ fn nearest(
         last_bytes: readings.last()?.0,
         seconds_left: None,
     })
+}
+
+/// Whether all processes are within the limit. Which of them is in which cgroup is not recorded,
+/// but the cgroup of each is, and those above it with a limit: none may lie elsewhere.
+fn has_all(profile: &Profile, limit: &MemoryLimit) -> bool {
+    let own = Path::new(&limit.path);
+    limit.of != LimitOf::Cgroup
+        || tracks_of(profile, TrackKind::CgroupUsed).all(|(_, info)| {
+            let other = Path::new(&info.process);
+            other.starts_with(own) || own.starts_with(other)
+        })
 }
 
 fn seconds_left(limit: &MemoryLimit, growing: &[Growth]) -> Option<Rate> {

@@ -104,14 +104,15 @@ fn join(profile: &Profile, trace: &TraceSummary) -> Result<Joined, NotJoined> {
     let (process, window) = place(profile, trace)?;
     let at = |ns: u64| time_in_recording(profile, trace, ns);
     let mut sums: BTreeMap<(Phase, Option<Line>), u64> = BTreeMap::new();
-    let mut idle_ns = 0;
+    let mut idle_ns = 0_u64;
     for thread in &trace.idle_threads {
         let gaps = thread.gaps.iter().filter_map(|&(from, to)| {
             let gap = (at(from)?.max(window.0), at(to)?.min(window.1));
             (gap.0 < gap.1).then_some(gap)
         });
         let gaps: Vec<(u64, u64)> = gaps.collect();
-        idle_ns += gaps.iter().map(|(from, to)| to - from).sum::<u64>();
+        let lengths = gaps.iter().map(|(from, to)| to - from);
+        idle_ns = lengths.fold(idle_ns, u64::saturating_add);
         if let Some(thread) = sampled_thread(profile, process, thread) {
             add_samples(profile, thread, &gaps, &mut sums);
         }
@@ -196,17 +197,5 @@ fn add_samples(
 
 /// CLOCK_MONOTONIC at a time of the trace's events.
 pub fn time_in_recording(profile: &Profile, trace: &TraceSummary, ns: u64) -> Option<u64> {
-    monotonic_ns(profile, trace.head.base_ns.checked_add(ns)?)
-}
-
-/// CLOCK_MONOTONIC at a time of the wall clock.
-fn monotonic_ns(profile: &Profile, wall_ns: u64) -> Option<u64> {
-    let mut at_ns = profile.start_ns;
-    // The second time with the pair of clocks that was read nearest to it.
-    for _ in 0..2 {
-        let there = i128::from(profile.wall_ns(at_ns)?);
-        let at = i128::from(at_ns) + i128::from(wall_ns) - there;
-        at_ns = u64::try_from(at).ok()?;
-    }
-    Some(at_ns)
+    profile.monotonic_ns(trace.head.base_ns.checked_add(ns)?)
 }

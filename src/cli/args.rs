@@ -120,7 +120,8 @@ Examples:
 
 /// A pid, in decimal or, as py-spy takes it, in hexadecimal.
 pub(super) fn parse_pid(text: &str) -> Result<i32, String> {
-    let pid = match text.strip_prefix("0x") {
+    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let pid = match digits {
         Some(digits) => i32::from_str_radix(digits, 16),
         None => text.parse(),
     };
@@ -869,12 +870,13 @@ pub(crate) struct DumpArguments {
 
 const WATCH_AFTER_HELP: &str = "\
 A dump is two files, NAME.txt and NAME.json. CMD is run by sh, with their paths in TORCHSPY_DUMP and TORCHSPY_DUMP_JSON, the reason in \
-TORCHSPY_HANG and the pid in TORCHSPY_PID. It is run, too, if the dump could not be written: the paths are empty then. It ends with the job; with --once after the first hang, with status 1.
+TORCHSPY_HANG and the pid in TORCHSPY_PID (with --job that of one of its trainers). It is run, too, if the dump could not be written: the paths are empty then. It ends with the job; with --once after the first hang, with status 1.
 
 Examples:
   torchspy watch --pid 4242                      the launcher's pid: all ranks and their workers
   torchspy watch --pid 4242 --after 10m --on-hang 'mail -s hang me@example.org < $TORCHSPY_DUMP'
   torchspy watch --pid 4242 --once --on-hang 'kill $TORCHSPY_PID'
+  torchspy watch --job 4711                      all trainers of this job on this machine
   torchspy watch --pid 4242 --hosts node001,node002,node003     a job on several machines, watched on one of them";
 
 #[derive(Debug, Args)]
@@ -919,9 +921,9 @@ pub(crate) struct WatchArguments {
 /// The machines of a job, and how they are asked.
 #[derive(Debug, Args)]
 pub(crate) struct MachineArguments {
-    /// Only trainers of this job: a Slurm job's id, or torchrun's --rdzv-id. Without --hosts, on
-    /// all nodes of that Slurm job, unless all trainers of this machine are asked for. A folder of
-    /// recordings stands for their machines
+    /// Only trainers of this job: a Slurm job's id, torchrun's --rdzv-id, or a folder with its
+    /// recordings. Without --hosts, on all nodes of that Slurm job, or on the machines of these
+    /// recordings; but on this machine alone for dump --all-trainers and for watch without --pid
     #[arg(long, value_name = "ID|DIR")]
     pub(crate) job: Option<String>,
     /// All trainers on these machines, asked at the same time; or @FILE with their names

@@ -7,6 +7,7 @@ mod agent;
 mod agent_plan;
 mod args;
 mod ask;
+mod asked_job;
 mod browser;
 mod commands;
 mod config;

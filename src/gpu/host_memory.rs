@@ -99,6 +99,7 @@ impl HostMemory {
             (TrackKind::Shared, memory.shared),
             (TrackKind::Locked, memory.locked),
             (TrackKind::Pinned, memory.pinned),
+            (TrackKind::HugePages, memory.huge),
         ];
         let now_ns = monotonic_ns();
         let nonzero = self.nonzero.entry(process.pid).or_default();
@@ -139,6 +140,9 @@ impl HostMemory {
         level(batch, TrackKind::CgroupCache, path, memory.cache);
         level(batch, TrackKind::CgroupShared, path, memory.shared);
         level(batch, TrackKind::CgroupAnonymous, path, memory.anonymous);
+        if let Some(huge) = memory.huge {
+            level(batch, TrackKind::CgroupHugePages, path, huge);
+        }
         if let Some(swap) = memory.swap {
             self.setting(batch, TrackKind::CgroupSwap, path, swap);
         }

@@ -201,6 +201,8 @@ pub struct Profile {
     /// Of the recording that this is a part of: how often a step changes a counter of an optimizer.
     /// A part with few steps does not show it. Empty if this is all of it.
     pub step_changes: Vec<(CounterId, u64)>,
+    /// When torch.profiler ran in a process (`record --trace`): from, to, CLOCK_MONOTONIC.
+    pub profiled: Vec<(ProcessId, u64, u64)>,
     /// End of what there was of a recording that was still being written, CLOCK_MONOTONIC; `None`
     /// if it was complete.
     pub growing_until_ns: Option<u64>,
@@ -268,6 +270,18 @@ impl Profile {
         let pair = pair.or(pairs.first()).unwrap_or(&head);
         let wall_ns = i128::from(pair.wall_ns) - i128::from(pair.monotonic_ns) + i128::from(at_ns);
         i64::try_from(wall_ns).ok()
+    }
+
+    /// CLOCK_MONOTONIC at a time of the wall clock, ns since 1970.
+    pub fn monotonic_ns(&self, wall_ns: u64) -> Option<u64> {
+        let mut at_ns = self.start_ns;
+        // The second time with the pair of clocks that was read nearest to it.
+        for _ in 0..2 {
+            let there = i128::from(self.wall_ns(at_ns)?);
+            let at = i128::from(at_ns) + i128::from(wall_ns) - there;
+            at_ns = u64::try_from(at).ok()?;
+        }
+        Some(at_ns)
     }
 
     /// The wall clock at the first sample, ns since 1970; 0 if it is not known.

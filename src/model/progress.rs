@@ -49,6 +49,8 @@ pub enum Why {
     SlowStart,
     /// torch.compile was at work in it, or is in a later one of the first half.
     Compile,
+    /// torch.profiler ran in a part of it (`record --trace`), which slows steps down.
+    Profiled,
 }
 
 impl Why {
@@ -58,6 +60,7 @@ impl Why {
             Self::NewPass => "new pass",
             Self::SlowStart => "slow start",
             Self::Compile => "compile",
+            Self::Profiled => "torch.profiler",
         }
     }
 }
@@ -135,6 +138,8 @@ pub mod facts {
     pub const GROWING_CONTAINERS: &str = "growing_containers";
     /// What modules and optimizers hold (`crate::model::held::KeptHeld`).
     pub const HELD: &str = "held";
+    /// Why torch's allocator of device memory was not read, if it never was.
+    pub const ALLOCATOR_UNREAD: &str = "allocator_unread";
     /// What torch.profiler gave in its window, reduced (`crate::trace::kept`).
     pub const TORCH_TRACE: &str = "torch_trace";
 }

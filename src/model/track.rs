@@ -133,6 +133,13 @@ named!(
         /// where it has changed by [`SAMPLED_BYTES`]. Windows are those of
         /// [`TrackKind::SampledAnonymous`].
         SampledAllocated = "sampled_allocated",
+        /// The highest [`TrackKind::AllocatorReserved`] since the start, or since the program has
+        /// reset it, as torch itself counts it.
+        AllocatorReservedPeak = "allocator_reserved_peak",
+        /// Pages of hugetlbfs of a process, bytes.
+        HugePages = "huge_pages",
+        /// Transparent huge pages of a cgroup, bytes; a part of its anonymous memory.
+        CgroupHugePages = "cgroup_huge_pages",
     }
 );
 
@@ -190,6 +197,7 @@ impl TrackKind {
                 | Self::AllocatorActive
                 | Self::AllocatorInactiveSplit
                 | Self::AllocatorPeak
+                | Self::AllocatorReservedPeak
                 | Self::AllocatorRetries
                 | Self::AllocatorFailures
         )
@@ -227,6 +235,9 @@ impl TrackKind {
             | Self::AllocatorActive
             | Self::AllocatorInactiveSplit
             | Self::AllocatorPeak
+            | Self::AllocatorReservedPeak
+            | Self::HugePages
+            | Self::CgroupHugePages
             | Self::SampledAllocated
             | Self::Private
             | Self::Swap

@@ -31,6 +31,8 @@ pub struct GroupMemory {
     pub shared: u64,
     /// Anonymous memory; a part of `used`.
     pub anonymous: u64,
+    /// Transparent huge pages of it; a part of `anonymous`.
+    pub huge: Option<u64>,
     pub swap: Option<u64>,
     /// `memory.max`: what is above it is refused, and processes are killed.
     pub limit: Option<u64>,
@@ -71,10 +73,11 @@ impl MemoryGroup {
             "memory.usage_in_bytes"
         })?;
         let stat = self.text("memory.stat")?;
-        let of = |version_2, version_1| {
+        let known = |version_2, version_1| {
             let name = if self.version_2 { version_2 } else { version_1 };
-            field(&stat, name).unwrap_or(0)
+            field(&stat, name)
         };
+        let of = |version_2, version_1| known(version_2, version_1).unwrap_or(0);
         let shared = of("shmem", "total_shmem");
         // `file` and `cache` have shared memory in them.
         let cache = of("file", "total_cache").saturating_sub(shared);
@@ -93,6 +96,7 @@ impl MemoryGroup {
             cache,
             shared,
             anonymous: of("anon", "total_rss"),
+            huge: known("anon_thp", "total_rss_huge"),
             swap,
             limit: self.limit(),
             high: self.limit_of("memory.high"),
@@ -249,7 +253,7 @@ mod tests {
             ("memory.swap.current", "7\n"),
             (
                 "memory.stat",
-                "anon 500\nfile 400\nkernel 10\nshmem 100\nfile_mapped 3\n",
+                "anon 500\nfile 400\nkernel 10\nshmem 100\nfile_mapped 3\nanon_thp 64\n",
             ),
             (
                 "memory.events",
@@ -268,6 +272,7 @@ mod tests {
             cache: 300,
             shared: 100,
             anonymous: 500,
+            huge: Some(64),
             swap: Some(7),
             limit: None,
             high: Some(1500),

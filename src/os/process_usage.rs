@@ -75,10 +75,13 @@ pub struct FurtherMemory {
     pub locked: u64,
     /// Pinned for devices, as RDMA's registered memory is.
     pub pinned: u64,
+    /// Pages of hugetlbfs, which no other figure has in it.
+    pub huge: u64,
 }
 
-/// Swap, shared, locked and pinned memory of a process: `VmSwap`, `RssShmem`, `VmLck` and `VmPin`
-/// of `/proc/PID/status` (proc_pid_status(5)), which needs no lock of its address space.
+/// Swap, shared, locked and pinned memory of a process, and its pages of hugetlbfs: `VmSwap`,
+/// `RssShmem`, `VmLck`, `VmPin` and `HugetlbPages` of `/proc/PID/status` (proc_pid_status(5)),
+/// which needs no lock of its address space.
 pub fn further_memory(pid: i32) -> Option<FurtherMemory> {
     parse_status(&read_text(&format!("/proc/{pid}/status"), MAX_BYTES)?)
 }
@@ -95,6 +98,7 @@ fn parse_status(text: &str) -> Option<FurtherMemory> {
             "RssShmem" => &mut memory.shared,
             "VmLck" => &mut memory.locked,
             "VmPin" => &mut memory.pinned,
+            "HugetlbPages" => &mut memory.huge,
             _ => continue,
         };
         *to = kilobytes(value)?;
@@ -215,12 +219,13 @@ mod tests {
 
     #[test]
     fn further_memory_is_found_in_status() {
-        let text = "Name:\ta\nVmLck:\t       4 kB\nVmPin:\t       0 kB\nRssShmem:\t      16 kB\nVmSwap:\t       8 kB\n";
+        let text = "Name:\ta\nVmLck:\t       4 kB\nVmPin:\t       0 kB\nRssShmem:\t      16 kB\nVmSwap:\t       8 kB\nHugetlbPages:\t    2048 kB\n";
         let expected = FurtherMemory {
             swap: 8192,
             shared: 16384,
             locked: 4096,
             pinned: 0,
+            huge: 2 << 20,
         };
         assert_eq!(parse_status(text), Some(expected));
         assert_eq!(parse_status("Name:\ta\nState:\tZ (zombie)\n"), None);

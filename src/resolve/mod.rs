@@ -8,6 +8,7 @@ mod batch_lines;
 mod classes;
 pub mod confidential;
 mod frames;
+mod profiled;
 mod sample_facts;
 mod stack_facts;
 mod stitching;
@@ -66,6 +67,7 @@ pub fn resolve(recording: &Recording, names: Names) -> Profile {
         whole_ns: None,
         left_out_steps: Vec::new(),
         step_changes: Vec::new(),
+        profiled: Vec::new(),
         growing_until_ns: recording.growing.then_some(recording.end_ns),
         is_confidential: false,
         missing: recording.missing.clone(),
@@ -90,6 +92,7 @@ pub fn resolve(recording: &Recording, names: Names) -> Profile {
             format!("additional rules (--rules): {rows}, which matched {functions} functions");
         profile.run.notes.push(note);
     }
+    profile.profiled = profiled::windows(&profile);
     stitching::stitch(&mut profile, &frames.classes, names.rules);
     sample_facts::find(&mut profile, &frames.first, names.rules);
     profile

@@ -36,6 +36,11 @@ impl AllocatorReadings {
         !self.new.is_empty()
     }
 
+    /// Why nothing was found to read; `None` if something was.
+    pub(super) fn unread(&self) -> Option<&'static str> {
+        self.probe.unread()
+    }
+
     /// Adds the figures that were read. `is_forked`: its parent runs the same program and holds
     /// memory, so that this may be a copy of the parent's allocator, which counts as its own once
     /// it changes.
@@ -77,6 +82,7 @@ impl AllocatorReadings {
                 now.inactive_split,
             );
             put(TrackKind::AllocatorPeak, now_ns, now.peak);
+            put(TrackKind::AllocatorReservedPeak, now_ns, now.reserved_peak);
             // What came before the first reading may be of a time before the recording.
             if let Some((_, since_ns, before)) = before {
                 let counts = [

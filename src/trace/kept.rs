@@ -8,8 +8,11 @@ use serde::{Deserialize, Serialize};
 const VERSION: u32 = 1;
 /// Maximum length of the text, bytes: it is a part of a segment.
 pub const MOST_TEXT: usize = 16 << 20;
-/// What is left out of a trace with too much in it, the least worth first, in words.
-const LESS: [(&str, fn(&mut TraceSummary)); 2] = [
+/// A part of a trace, in words, and how to leave it out.
+type Part = (&'static str, fn(&mut TraceSummary));
+
+/// What is left out of a trace with too much in it, the least worth first.
+const LESS: [Part; 2] = [
     ("what is drawn on the time axis", |trace| {
         trace.rows = Rows::default();
     }),

@@ -301,6 +301,53 @@ fn the_limit_with_least_left_is_told_with_the_time_to_it() {
     assert!(text.contains(time), "{text}");
 }
 
+/// Which processes are in which cgroup is not recorded.
+#[test]
+fn the_time_to_a_limit_is_told_only_if_all_processes_are_below_it() {
+    use TrackKind::{Anonymous, CgroupLimit, CgroupUsed};
+    let left = |other: &str| {
+        let mut readings = vec![
+            (CgroupLimit, 0, "/job/a", (1, 1), 4 * GB),
+            (CgroupUsed, 0, "/job/a", (59, 59), 4 * GB - 400_000_000),
+            (CgroupUsed, 0, other, (59, 59), GB),
+        ];
+        readings.extend((0..SECONDS).map(|at| (Anonymous, 100, "", (at, at), GB + at * 2_000_000)));
+        let analysis = run(&readings);
+        assert_eq!(analysis.limits[0].path, "/job/a");
+        analysis.limits[0].seconds_left.is_some()
+    };
+    assert!(left("/job/a/worker") && left("/job"));
+    assert!(!left("/job/b") && !left("/job/ab"));
+}
+
+#[test]
+fn an_allocator_that_was_not_read_is_named_with_the_reason() {
+    let text = |kind| {
+        let mut builder = Builder::trainer();
+        builder.ticks(0, 100 * SECONDS, S::Running, &[user("main", 90)]);
+        let track = track(&mut builder, kind, None, 100);
+        put(&mut builder, track, 1, 1, GB);
+        builder.sideband.conditions.push(Condition {
+            process: ProcessId(0),
+            name: facts::ALLOCATOR_UNREAD.to_owned(),
+            value: "it is not torch's own".to_owned(),
+        });
+        let profile = builder.profile();
+        let options = TextOptions {
+            by: Some(By::Memory),
+            ..TextOptions::default()
+        };
+        let text = render_summary(&profile, &analyze(&profile), options);
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let said = "its allocator of device memory was not read: it is not torch's own";
+    let with = text(TrackKind::ProcessMemory);
+    assert!(with.contains(said), "{with}");
+    // Without memory of a device there is nothing to be read.
+    let without = text(TrackKind::Resident);
+    assert!(!without.contains(said), "{without}");
+}
+
 /// A minute on a device whose tensors grow by 20 MB a second, and take and give back 2 GB in each
 /// second; the driver says of the process 500 MB more than its allocator held.
 #[test]
@@ -324,6 +371,7 @@ fn tensors_that_grow_on_a_device_are_named_with_what_is_left_of_it() {
         TrackKind::AllocatorActive,
         TrackKind::AllocatorInactiveSplit,
         TrackKind::AllocatorPeak,
+        TrackKind::AllocatorReservedPeak,
     ];
     let tracks = kinds.map(|kind| builder.sideband.tracks.tracks.intern(&allocator(kind)));
     let retries = allocator(TrackKind::AllocatorRetries);
@@ -336,7 +384,8 @@ fn tensors_that_grow_on_a_device_are_named_with_what_is_left_of_it() {
         if at % second == 0 {
             let peak = base(at) + 2 * second;
             let held = peak + 3 * second;
-            let figures = [held, base(at), base(at), held / 10, peak];
+            let most = held + second;
+            let figures = [held, base(at), base(at), held / 10, peak, most];
             for (track, value) in tracks.into_iter().zip(figures) {
                 put(&mut builder, track, at, at, value);
             }
@@ -354,6 +403,8 @@ fn tensors_that_grow_on_a_device_are_named_with_what_is_left_of_it() {
         panic!("{:?}", analysis.device_memory);
     };
     assert_eq!(memory.beside_bytes, Some(500_000_000));
+    // As torch counts it: more than at any reading.
+    assert_eq!(memory.reserved_peak_bytes, memory.reserved_bytes + second);
     assert_eq!((memory.retries, memory.failures), (3, 0));
     assert!((memory.inactive_split_share - 0.1).abs() < 1e-6);
     // Of 80 GiB others and what is beside have 0.7 GB, and at the end tensors at most 13.18.

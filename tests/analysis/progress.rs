@@ -2,6 +2,7 @@
 //! them.
 
 use crate::analysis_builder::*;
+use crate::track_builder::{put, track};
 use serde_json::Value;
 use torchspy::analysis::analyze;
 use torchspy::analysis::diff;
@@ -14,6 +15,7 @@ use torchspy::model::ids::{CounterId, ProcessId, ThreadId};
 use torchspy::model::profile::Profile;
 use torchspy::model::progress::{Condition, CounterInfo, CounterKind, ProgressPoint, facts};
 use torchspy::model::sample::Capture;
+use torchspy::model::track::TrackKind;
 use torchspy::report::csv;
 use torchspy::report::json::render_json;
 use torchspy::report::table::Sheet;
@@ -630,7 +632,8 @@ fn slow_steps_at_the_start_are_warm_up() {
     assert_eq!(known.times.unwrap().mean_ns, 180e6);
     let out = &json(&profile)["progress"]["left_out"];
     let wanted = serde_json::json!({
-        "unseen": 1, "start": 3, "start_seconds": 1.74, "compiles": false, "between_passes": 0, "all": false,
+        "unseen": 1, "start": 3, "start_seconds": 1.74, "compiles": false, "between_passes": 0,
+        "profiled": 0, "all": false,
     });
     assert_eq!(*out, wanted);
     let analysis = analyze(&profile);
@@ -648,6 +651,114 @@ fn slow_steps_at_the_start_are_warm_up() {
         words.contains(" ms of 36 without 3 slow ones at the start (1.7 s) |"),
         "{text}"
     );
+}
+
+/// Twelve epochs of 3.6 s, the first of which takes twice as long, while memory grows by 2 MB a
+/// second.
+#[test]
+fn growth_by_epoch_is_of_the_epochs_in_which_it_was_seen() {
+    let mut run = Run::new();
+    let optimizer = run.optimizer();
+    for epoch in 0..12 {
+        let loader = run.loader("Photos");
+        for step in 0..20 {
+            if epoch == 0 && step > 0 {
+                run.ticks(20, &forward(), &[loader, optimizer]);
+            }
+            run.batch(loader, optimizer, true, 1);
+        }
+    }
+    let end_ns = run.now_ns;
+    let grows = track(&mut run.builder, TrackKind::Anonymous, None, 100);
+    for at in (0..end_ns).step_by(500_000_000) {
+        put(&mut run.builder, grows, at, at, 1_000_000_000 + at / 500);
+    }
+    let profile = run.profile();
+    let analysis = analyze(&profile);
+    let [growth] = &analysis.growing[..] else {
+        panic!("{:?}", analysis.growing);
+    };
+    let epoch = growth.per_epoch.unwrap();
+    let epoch_s = epoch.value / growth.per_second.value;
+    assert!((epoch_s - 3.6).abs() < 0.05, "{epoch_s}");
+    let text = render_summary(&profile, &analysis, TextOptions::default());
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for said in ["kB a step (95 %: ", " MB an epoch (95 %: "] {
+        assert!(words.contains(said), "{said}: {text}");
+    }
+}
+
+/// 40 steps of 180 ms; in three of them, from the 21st on, torch.profiler runs, and each is 400 ms
+/// longer.
+fn profiled_run() -> Profile {
+    let mut run = Run::new();
+    let (optimizer, loader) = (run.optimizer(), run.loader("Photos"));
+    let (mut from, mut to) = (0, 0);
+    for step in 0..40 {
+        if step == 20 {
+            from = run.now_ns + TICK_NS;
+        }
+        if (20..23).contains(&step) {
+            run.ticks(40, &forward(), &[loader, optimizer]);
+        }
+        run.batch(loader, optimizer, true, 1);
+        if step == 22 {
+            to = run.now_ns - 5 * TICK_NS;
+        }
+    }
+    let mut profile = run.profile();
+    let start_ns = profile.start_ns;
+    profile.profiled = vec![(ProcessId(0), start_ns + from, start_ns + to)];
+    profile
+}
+
+#[test]
+fn steps_that_the_profiler_slowed_down_are_left_out_and_not_slow() {
+    let profile = profiled_run();
+    let known = progress(&profile);
+    assert_eq!(known.left_out.profiled, 3, "{known:?}");
+    assert_eq!(known.times.unwrap().mean_ns, 180e6);
+    assert!(known.slow.is_empty(), "{:?}", known.slow);
+    let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = "all but 1 whose start was not seen, 3 that torch.profiler slowed down";
+    assert!(words.contains(said), "{text}");
+    assert_eq!(json(&profile)["progress"]["left_out"]["profiled"], 3);
+    // The same in a part, of which they are most, and without the window they are slow.
+    let mut part = profile.clone();
+    restrict_to(
+        &mut part,
+        19 * 180_000_000,
+        23 * 180_000_000 + 1_200_000_000,
+    )
+    .unwrap();
+    assert_eq!(progress(&part).left_out.profiled, 3);
+    let mut other = profile.clone();
+    other.profiled[0].0 = ProcessId(1);
+    assert_eq!(progress(&other).slow.len(), 3);
+    assert_eq!(progress(&other).left_out.profiled, 0);
+}
+
+#[test]
+fn a_comparison_leaves_out_the_steps_that_the_profiler_slowed_down() {
+    let (a, b) = (slow_at_the_start(40, 0), profiled_run());
+    let run = |profile| {
+        let (units, evaluation) = units_of(profile, ProcessId(0));
+        diff::Run {
+            name: "x.tspy".to_owned(),
+            profile,
+            process: ProcessId(0),
+            units,
+            evaluation,
+        }
+    };
+    let diff = diff::compare(&[run(&a)], &[run(&b)], &diff::Options::default()).unwrap();
+    assert_eq!((diff.a[0].profiled_steps, diff.b[0].profiled_steps), (0, 3));
+    let step = diff.step.as_ref().unwrap();
+    assert_eq!(step.verdict, diff::Verdict::Noise, "{step:?}");
+    let text = render_diff(&diff, 10);
+    let said = "Steps that torch.profiler slowed down are left out: A 0, B 3.";
+    assert!(text.contains(said), "{text}");
 }
 
 /// As on a machine that is busy with other programs for a while.

@@ -4,10 +4,13 @@ use crate::analysis_builder::*;
 use serde_json::{Value, json};
 use torchspy::analysis::traced::{NotJoined, traced};
 use torchspy::analysis::{Analysis, analyze};
+use torchspy::model::ids::ProcessId;
 use torchspy::model::profile::Profile;
+use torchspy::model::progress::{Condition, facts};
 use torchspy::report::json::render_json;
 use torchspy::report::tables::trace::sampled_idle;
 use torchspy::report::text::{By, TextOptions, render_summary};
+use torchspy::trace::kept::Kept;
 use torchspy::trace::{Reading, TraceSummary, read, reduce};
 
 /// The wall clock at time 0 of the recording, ns since 1970.
@@ -65,6 +68,24 @@ fn with_trace(profile: &Profile) -> Analysis {
     let mut analysis = analyze(profile);
     analysis.traced = Some(traced(profile, trace(PID, WALL_NS)));
     analysis
+}
+
+#[test]
+fn the_window_that_a_recording_keeps_is_known_of_its_process() {
+    let profiled = |kept: Kept| {
+        let mut builder = Builder::trainer();
+        builder.run.started_wall_ns = WALL_NS;
+        builder.ticks(0, 10, S::Running, &[user("main", 41)]);
+        builder.sideband.conditions.push(Condition {
+            process: ProcessId(0),
+            name: facts::TORCH_TRACE.to_owned(),
+            value: kept.text(),
+        });
+        builder.profile().profiled
+    };
+    let kept = Kept::new(Ok(trace(PID, WALL_NS)));
+    assert_eq!(profiled(kept), [(ProcessId(0), 0, 100_000_000)]);
+    assert!(profiled(Kept::new(Err("it ended".to_owned()))).is_empty());
 }
 
 #[test]

@@ -182,6 +182,9 @@ pub struct RunFacts {
     /// Evaluation between the steps, which is a part of that; null if there was none, or per
     /// second.
     pub evaluation: Option<BetweenSteps>,
+    /// Steps that are left out, since torch.profiler slowed them down (`record --trace`); 0 per
+    /// second.
+    pub profiled_steps: u64,
 }
 
 /// Two sides, compared.
@@ -316,6 +319,7 @@ struct Scanned<'p> {
     name: String,
     command: Vec<String>,
     evaluation: Option<BetweenSteps>,
+    profiled_steps: u64,
     scan: Scan<'p>,
 }
 
@@ -335,6 +339,10 @@ impl<'p> Scanned<'p> {
                 command: run.profile.run.command.clone(),
                 evaluation: Some(run.evaluation)
                     .filter(|evaluation| unit == Unit::Step && evaluation.passes > 0),
+                profiled_steps: match unit {
+                    Unit::Step => steps::profiled(run.profile, run.process),
+                    Unit::Second => 0,
+                },
                 scan,
             })
             .ok_or_else(|| DiffError::TooShort(run.name.clone()))
@@ -349,6 +357,7 @@ impl<'p> Scanned<'p> {
             wall_ns: self.scan.wall_ns,
             outside_ns: self.scan.wall_ns.saturating_sub(inside_ns),
             evaluation: self.evaluation,
+            profiled_steps: self.profiled_steps,
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::RunFacts;
 use super::measure::training_samples;
 use super::units::Units;
-use crate::analysis::progress::{Pass, Step, evaluations, progress, steps};
+use crate::analysis::progress::{Pass, Step, Why, evaluations, progress, timed_steps};
 use crate::model::category::Phase;
 use crate::model::ids::ProcessId;
 use crate::model::profile::{Profile, ProfileSample};
@@ -39,9 +39,16 @@ impl BetweenSteps {
     }
 }
 
-/// The unit of a process's time: its steps without warm-up; seconds if no counter was read. A step
-/// lasts from the end of the one before, so that the first step after an evaluation would include
-/// it: such a step begins where the evaluation ends.
+/// Steps of a process that torch.profiler slowed down (`record --trace`).
+pub(super) fn profiled(profile: &Profile, process: ProcessId) -> u64 {
+    let steps = timed_steps(profile, process).into_iter();
+    steps.filter(|(_, why)| *why == Some(Why::Profiled)).count() as u64
+}
+
+/// The unit of a process's time: its steps without warm-up, and without those that torch.profiler
+/// slowed down (`record --trace`); seconds if no counter was read. A step lasts from the end of the
+/// one before, so that the first step after an evaluation would include it: such a step begins
+/// where the evaluation ends.
 pub fn units_of(profile: &Profile, process: ProcessId) -> (Units, BetweenSteps) {
     let samples = training_samples(profile, process);
     let mut evaluation = BetweenSteps::default();
@@ -50,11 +57,17 @@ pub fn units_of(profile: &Profile, process: ProcessId) -> (Units, BetweenSteps) 
     };
     let warm = progress.warm_up.steps;
     let passes = evaluations(profile, process, &samples);
-    let steps: Vec<(u64, u64)> = steps(profile, process)
-        .iter()
-        .filter(|step| step.number > warm)
-        .map(|step| {
-            let before = before(step, &passes, &samples);
+    let mut timed = timed_steps(profile, process);
+    timed.retain(|(step, _)| step.number > warm);
+    // Times with a reservation say more than none.
+    let is_profiled = |why: &Option<Why>| *why == Some(Why::Profiled);
+    if !timed.iter().all(|(_, why)| is_profiled(why)) {
+        timed.retain(|(_, why)| !is_profiled(why));
+    }
+    let steps: Vec<(u64, u64)> = timed
+        .into_iter()
+        .map(|(step, _)| {
+            let before = before(&step, &passes, &samples);
             evaluation.add(&before);
             (step.start_ns.saturating_add(before.ns), step.end_ns)
         })

@@ -22,10 +22,7 @@ pub fn parallel<'d>(processes: impl Iterator<Item = &'d DumpedProcess>) -> Paral
 
 /// What all of `ranks` have in common: dimensions and their index along them. Empty without a mesh
 /// of two dimensions, whose index would be the rank again.
-pub fn shared<'p>(
-    parallel: &'p Parallel,
-    ranks: impl IntoIterator<Item = u32>,
-) -> Vec<(&'p str, u32)> {
+pub fn shared(parallel: &Parallel, ranks: impl IntoIterator<Item = u32>) -> Vec<(&str, u32)> {
     let divides = |name: &str| {
         let mut all = parallel.dimensions.iter();
         all.any(|(other, size)| other == name && *size > 1)

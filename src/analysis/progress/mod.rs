@@ -73,6 +73,8 @@ pub struct LeftOut {
     pub compiles: bool,
     /// Steps in which a pass over the data began.
     pub between_passes: u64,
+    /// Steps that torch.profiler slowed down: it ran in a part of them (`record --trace`).
+    pub profiled: u64,
     /// Whether there are no other complete steps, as there may be in a part of a recording:
     /// [`StepTimes`] is of these then.
     pub all: bool,

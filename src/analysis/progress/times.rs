@@ -9,6 +9,7 @@ use crate::model::category::{Phase, SummaryRow};
 use crate::model::ids::ProcessId;
 use crate::model::profile::{Profile, ProfileSample};
 use crate::model::progress::LeftOutStep;
+use rustc_hash::FxHashSet;
 
 /// Minimum length of a step in ticks for its length to be reported.
 const TICKS_A_STEP: f64 = 5.0;
@@ -76,13 +77,16 @@ pub(super) fn timed(
     };
     let tick_ns = 1e9 / profile.run.rate_hz.max(1e-3);
     let (phase_times, collectives_elsewhere) = phase_times(&steps, samples);
+    let profiled = all.iter().filter(|(_, why)| *why == Some(Why::Profiled));
+    let profiled: FxHashSet<u64> = profiled.map(|(step, _)| step.number).collect();
+    let slow = slow_steps(profile, &steps, &profiled, &phases, samples, tick_ns);
     Timed {
         warm_up,
         left_out,
         times: step_times(&steps, tick_ns),
         phases: phase_times,
         collectives_elsewhere,
-        slow: slow_steps(profile, &steps, &phases, samples, tick_ns),
+        slow,
     }
 }
 
@@ -97,7 +101,7 @@ pub(super) fn chosen(
     samples: &[&ProfileSample],
 ) -> Vec<(Step, Option<Why>)> {
     match profile.whole_ns {
-        None => chosen_of_all(profile, counted, passes, samples),
+        None => chosen_of_all(profile, process, counted, passes, samples),
         Some(_) => {
             let of_process = |step: &&LeftOutStep| step.process == process;
             let known: Vec<&LeftOutStep> =
@@ -117,6 +121,7 @@ pub(super) fn chosen(
 
 fn chosen_of_all(
     profile: &Profile,
+    process: ProcessId,
     counted: &Counted,
     passes: &[Pass],
     samples: &[&ProfileSample],
@@ -128,14 +133,23 @@ fn chosen_of_all(
         let next = starts.partition_point(|&start| start <= step.start_ns);
         starts.get(next).is_some_and(|&start| start <= step.end_ns)
     };
-    let inside: Vec<Step> = all
+    let is_profiled = |step: &Step| {
+        let mut windows = profile.profiled.iter();
+        windows.any(|&(of, from, to)| of == process && step.start_ns < to && from < step.end_ns)
+    };
+    let own: Vec<Step> = all
+        .iter()
+        .filter(|step| !is_profiled(step))
+        .copied()
+        .collect();
+    let inside: Vec<Step> = own
         .iter()
         .filter(|step| !has_new_pass(step))
         .copied()
         .collect();
     // If every step is a pass of its own, the time between passes belongs to the steps.
-    let leaves_out = inside.len() * 2 >= all.len();
-    let steps = if leaves_out { &inside } else { &all };
+    let leaves_out = inside.len() * 2 >= own.len();
+    let steps = if leaves_out { &inside } else { &own };
     let compiles = compiles_until(&phases_of_steps(steps, samples));
     // Later, slow steps are no start: a recording of a running program begins anywhere.
     let slow = match begins_with_program(profile) {
@@ -150,6 +164,7 @@ fn chosen_of_all(
     let until = warm.checked_sub(1).and_then(|last| steps.get(last));
     let last = until.map_or(0, |step| step.number);
     let reason = |step: &Step| match () {
+        () if is_profiled(step) => Some(Why::Profiled),
         () if leaves_out && has_new_pass(step) => Some(Why::NewPass),
         () if step.number <= last => Some(why),
         () => None,
@@ -166,7 +181,8 @@ fn left_out(counted: &Counted, all: &[(Step, Option<Why>)]) -> LeftOut {
     for (step, why) in all {
         match why {
             Some(Why::NewPass) => out.between_passes += 1,
-            Some(why) => {
+            Some(Why::Profiled) => out.profiled += 1,
+            Some(why @ (Why::SlowStart | Why::Compile)) => {
                 out.start += 1;
                 out.start_ns = out.start_ns.saturating_add(length(step));
                 out.compiles = *why == Why::Compile;
@@ -337,11 +353,12 @@ fn phase_times(steps: &[Step], samples: &[&ProfileSample]) -> (Vec<PhaseTime>, S
     (times, shares.share(ELSEWHERE))
 }
 
-/// Steps that are much longer than the others, the longest first, with the phase that took longer
-/// than it usually does.
+/// Steps that are much longer than the others, without those that torch.profiler slowed down, the
+/// longest first, with the phase that took longer than it usually does.
 fn slow_steps(
     profile: &Profile,
     steps: &[Step],
+    profiled: &FxHashSet<u64>,
     phases: &[ByPhase],
     samples: &[&ProfileSample],
     tick_ns: f64,
@@ -361,6 +378,7 @@ fn slow_steps(
             .max(2.0 * tick_ns);
     let mut slow: Vec<usize> = (0..steps.len())
         .filter(|&at| lengths[at] as f64 > limit && steps[at].alone)
+        .filter(|&at| !profiled.contains(&steps[at].number))
         .collect();
     slow.sort_by_key(|&at| (std::cmp::Reverse(lengths[at]), at));
     slow.truncate(MOST_LISTED);

@@ -191,6 +191,7 @@ impl Metrics {
                 TrackKind::AllocatorActive => "active",
                 TrackKind::AllocatorInactiveSplit => "inactive_split",
                 TrackKind::AllocatorPeak => "peak",
+                TrackKind::AllocatorReservedPeak => "reserved_peak",
                 kind => {
                     let result = match kind {
                         TrackKind::AllocatorRetries => "retried",

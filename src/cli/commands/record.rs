@@ -205,7 +205,7 @@ pub(super) fn start(
             false => Box::new(sink),
         };
         match window {
-            Some(window) => Box::new(window.sink(sink, &place)),
+            Some(window) => Box::new(window.sink(sink, &place, plan.duration)),
             None => sink,
         }
     };

@@ -22,7 +22,7 @@ use crate::trace::on_demand::{
 };
 use nix::sys::signal::Signal;
 use server::Server;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
@@ -65,6 +65,8 @@ struct Shared {
     open: BTreeSet<i32>,
     /// Of these, those that have ended.
     ended: BTreeSet<i32>,
+    /// Signals that ended processes, by pid, as far as they are known.
+    signals: BTreeMap<i32, i32>,
     /// Lines for the terminal.
     notes: Vec<String>,
 }
@@ -82,6 +84,26 @@ struct Request {
 impl Shared {
     fn note(&mut self, text: String) {
         self.notes.push(text);
+    }
+
+    /// See [`TraceWindow::may_have_crashed`].
+    fn may_have_crashed(&self, program: i32, exit: Exit) -> bool {
+        let signal = match exit {
+            Exit::Signal(signal) => signal,
+            // As a shell has it.
+            Exit::Code(code) => code - 128,
+            Exit::Unknown => return false,
+        };
+        let pids = || self.open.iter().chain(&self.ended);
+        let is_its_own = pids().any(|&pid| pid == program);
+        // A launcher has a status of its own when another process fails. That of the process is
+        // not known, and its signal only where it was seen.
+        let of_others = pids().filter(|&&pid| pid != program).any(|pid| {
+            let signal = self.signals.get(pid);
+            signal.is_none_or(|signal| CRASHES.contains(signal))
+        });
+        let has_failed = exit != Exit::Code(0);
+        CRASHES.contains(&signal) && is_its_own || has_failed && of_others
     }
 }
 
@@ -135,11 +157,17 @@ impl TraceWindow {
     }
 
     /// Adds what comes of the window to the segments that go to `sink`. `place`: what the program
-    /// is in its job.
-    pub(crate) fn sink<S>(&self, sink: S, place: &JobPlace) -> WindowSink<S> {
+    /// is in its job. `duration`: of the recording.
+    pub(crate) fn sink<S>(
+        &self,
+        sink: S,
+        place: &JobPlace,
+        duration: Option<Duration>,
+    ) -> WindowSink<S> {
         let is_of_many = place.world_size.is_some_and(|size| size > 1);
         let (folder, shared) = (self.folder.clone(), self.shared.clone());
-        WindowSink::new(sink, folder, shared, self.length, is_of_many)
+        let ends = duration.map(|duration| Instant::now() + duration);
+        WindowSink::new(sink, folder, shared, self.length, is_of_many, ends)
     }
 
     /// The lines that are to be printed since the last call.
@@ -148,23 +176,10 @@ impl TraceWindow {
     }
 
     /// Whether the end of the program may be a crash of torch.profiler: it crashed, or one of its
-    /// processes ended, after it was given its window and before its trace had come.
+    /// processes ended, after it was given its window and before its trace had come, and not by a
+    /// signal that is no crash.
     pub(crate) fn may_have_crashed(&self, program: i32, exit: Exit) -> bool {
-        let signal = match exit {
-            Exit::Signal(signal) => signal,
-            // As a shell has it.
-            Exit::Code(code) => code - 128,
-            Exit::Unknown => return false,
-        };
-        let shared = lock(&self.shared);
-        let is_its_own = shared.open.contains(&program) || shared.ended.contains(&program);
-        let of_others = shared
-            .open
-            .iter()
-            .chain(&shared.ended)
-            .any(|&pid| pid != program);
-        let has_failed = exit != Exit::Code(0);
-        CRASHES.contains(&signal) && is_its_own || has_failed && of_others
+        lock(&self.shared).may_have_crashed(program, exit)
     }
 }
 
@@ -229,5 +244,57 @@ fn users_configuration() -> io::Result<String> {
             ));
             Ok(String::new())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROGRAM: i32 = 100;
+    const RANK: i32 = 101;
+    const SEGV: i32 = Signal::SIGSEGV as i32;
+    const TERM: i32 = Signal::SIGTERM as i32;
+
+    fn shared(open: &[i32], ended: &[i32], signals: &[(i32, i32)]) -> Shared {
+        Shared {
+            open: open.iter().copied().collect(),
+            ended: ended.iter().copied().collect(),
+            signals: signals.iter().copied().collect(),
+            ..Shared::default()
+        }
+    }
+
+    #[test]
+    fn a_crash_in_the_window_may_be_that_of_torch() {
+        let may = |shared: &Shared, exit| shared.may_have_crashed(PROGRAM, exit);
+        for shared in [shared(&[PROGRAM], &[], &[]), shared(&[], &[PROGRAM], &[])] {
+            assert!(may(&shared, Exit::Signal(SEGV)));
+            assert!(may(&shared, Exit::Code(128 + SEGV)));
+            // It failed by itself, or was told to end.
+            for exit in [Exit::Code(0), Exit::Code(1), Exit::Signal(TERM)] {
+                assert!(!may(&shared, exit), "{exit:?}");
+            }
+            assert!(!may(&shared, Exit::Unknown));
+        }
+        // Nothing was open.
+        let shared = shared(&[], &[], &[(RANK, SEGV)]);
+        assert!(!may(&shared, Exit::Signal(SEGV)));
+        assert!(!may(&shared, Exit::Code(1)));
+    }
+
+    #[test]
+    fn a_launcher_fails_by_the_crash_of_a_rank() {
+        let may = |shared: &Shared, exit| shared.may_have_crashed(PROGRAM, exit);
+        // torchrun ends with 1 then. Which signal it was is not always seen.
+        for signals in [&[(RANK, SEGV)][..], &[]] {
+            let shared = shared(&[], &[RANK], signals);
+            assert!(may(&shared, Exit::Code(1)), "{signals:?}");
+            assert!(!may(&shared, Exit::Code(0)));
+        }
+        let told = shared(&[RANK], &[], &[(RANK, TERM)]);
+        assert!(!may(&told, Exit::Code(1)));
+        let one_of_two = shared(&[RANK, 102], &[], &[(RANK, TERM), (102, SEGV)]);
+        assert!(may(&one_of_two, Exit::Code(1)));
     }
 }

@@ -247,6 +247,7 @@ pub(super) fn write_progress(
             Some(Why::NewPass) => 1,
             Some(Why::SlowStart) => 2,
             Some(Why::Compile) => 3,
+            Some(Why::Profiled) => 4,
         });
     }
     columns.add(format!("step.{}.number", process.0), &number);

@@ -1,11 +1,11 @@
 //! Device memory that torch's allocator held.
 
-use super::format::{count, counted, percent};
+use super::format::{count, counted, percent, printable};
 use super::memory::{FAR_S, span};
 use super::sentence;
 use super::tracks::bytes;
 use crate::analysis::Analysis;
-use crate::analysis::device_memory::DeviceMemory;
+use crate::analysis::device_memory::{DeviceMemory, unread};
 use crate::model::profile::Profile;
 use crate::report::label::process_labels;
 
@@ -59,6 +59,23 @@ pub(super) fn device_memory(
             "MEMORY  ",
             &format!("{} more: --json", counted(more, "device")),
         );
+    }
+    let unread = if is_brief {
+        Vec::new()
+    } else {
+        unread(profile)
+    };
+    if shown.is_empty() && !unread.is_empty() {
+        out.push('\n');
+    }
+    for (process, why) in unread.into_iter().take(MOST) {
+        let label = labels.get(process.index());
+        let who = label.map_or("a process", String::as_str);
+        let text = format!(
+            "{who}: its allocator of device memory was not read: {}",
+            printable(why)
+        );
+        sentence(out, "MEMORY  ", &text);
     }
 }
 

@@ -28,6 +28,7 @@ pub fn render_diff(diff: &Diff, rows: usize) -> String {
     }
     table(&mut out, diff, rows);
     evaluation(&mut out, diff);
+    profiled(&mut out, diff);
     noise(&mut out, diff);
     how_sure(&mut out, diff);
     out
@@ -273,6 +274,20 @@ fn evaluation(out: &mut String, diff: &Diff) {
     text.push('.');
     out.push('\n');
     sentence(out, "", &text);
+}
+
+fn profiled(out: &mut String, diff: &Diff) {
+    let [a, b] =
+        [&diff.a, &diff.b].map(|runs| -> u64 { runs.iter().map(|run| run.profiled_steps).sum() });
+    if a.saturating_add(b) > 0 {
+        let text = format!(
+            "Steps that torch.profiler slowed down are left out: A {}, B {}.",
+            count(a),
+            count(b)
+        );
+        out.push('\n');
+        sentence(out, "", &text);
+    }
 }
 
 /// Whether a module's difference is that of a listed module below it.

@@ -231,20 +231,27 @@ fn growing(out: &mut String, profile: &Profile, (all, most): (&[Growth], usize),
     }
 }
 
-/// `worker 3 grows by 1.2 MB (1.1 to 1.3) a step: 80 MB in 60 s`.
+/// `worker 3 grows by 1.2 MB a step (95 %: 1.1 MB to 1.3 MB) and 60 MB an epoch (95 %: …): 80 MB in
+/// 60 s`.
 fn statement(growth: &Growth, who_grows: &str) -> String {
     let rate = |rate: &Rate, of: &str| {
         let (value, low, high) = (bytes(rate.value), bytes(rate.low), bytes(rate.high));
-        format!("by {value} {of} (95 %: {low} to {high})")
+        format!("{value} {of} (95 %: {low} to {high})")
     };
-    let each = growth
-        .per_epoch
-        .as_ref()
-        .map(|each| rate(each, "an epoch"))
-        .or(growth.per_step.as_ref().map(|each| rate(each, "a step")))
-        .unwrap_or_else(|| rate(&growth.per_second, "a second"));
+    let known = [
+        (&growth.per_step, "a step"),
+        (&growth.per_epoch, "an epoch"),
+    ];
+    let mut each: Vec<String> = known
+        .into_iter()
+        .filter_map(|(each, of)| Some(rate(each.as_ref()?, of)))
+        .collect();
+    if each.is_empty() {
+        each.push(rate(&growth.per_second, "a second"));
+    }
+    let each = each.join(" and ");
     let all = format!("{} in {}", bytes(growth.bytes), seconds(growth.length_ns));
-    format!("{who_grows} {each}: {all}")
+    format!("{who_grows} by {each}: {all}")
 }
 
 /// `98 % of it is in kept, a list of main (train.py:29): 45 items a second, of 33 kB each

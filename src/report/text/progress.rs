@@ -200,7 +200,10 @@ fn times_of(progress: &Progress, times: &StepTimes) -> Vec<String> {
             "the run's mean leaves them out: {}",
             reasons(progress).join(", ")
         )),
-        false => facts.extend(start(progress).map(|start| format!("without {start}"))),
+        false => {
+            let without = start(progress).into_iter().chain(profiled(progress));
+            facts.extend(without.map(|steps| format!("without {steps}")));
+        }
     }
     facts.push(match &times.spread {
         None if times.steps < FEWEST_FOR_SPREAD as u64 => {
@@ -228,6 +231,12 @@ fn start(progress: &Progress) -> Option<String> {
         (1, false) => Some(format!("a slow one at the start ({time})")),
         (_, false) => Some(format!("{steps} slow ones at the start ({time})")),
     }
+}
+
+/// `12 that torch.profiler slowed down`.
+fn profiled(progress: &Progress) -> Option<String> {
+    let steps = progress.left_out.profiled;
+    (steps > 0).then(|| format!("{} that torch.profiler slowed down", count(steps)))
 }
 
 /// Every step that the times are not of, and why.
@@ -267,6 +276,7 @@ fn reasons(progress: &Progress) -> Vec<String> {
         let text = format!("{} in which a pass over the data began", count(passes));
         reasons.push(text);
     }
+    reasons.extend(profiled(progress));
     reasons
 }
 

@@ -152,6 +152,7 @@ impl Confidential {
             whole_ns: _,
             left_out_steps: _,
             step_changes: _,
+            profiled: _,
             growing_until_ns: _,
             is_confidential,
             missing,

@@ -106,21 +106,23 @@ fn modules_of(
     Some(modules)
 }
 
-/// What torch's allocator has of each device.
-fn allocated(pid: i32, memory: &dyn Memory) -> Vec<DeviceTensors> {
+/// What torch's allocator has of each device, or why that is not known; neither without CUDA.
+fn allocated(pid: i32, memory: &dyn Memory) -> (Vec<DeviceTensors>, Option<&'static str>) {
     let modules = modules_of(pid, memory, |path| file_name(path) == allocator::LIBRARY);
     let variable =
         modules.and_then(|each| each.address_of(allocator::LIBRARY, allocator::VARIABLE));
     let Some(variable) = variable.flatten() else {
-        return Vec::new();
+        return (Vec::new(), None);
     };
-    let all = AllocatorProbe::new(variable).read(memory).into_iter();
-    all.map(|device| DeviceTensors {
+    let mut probe = AllocatorProbe::new(variable);
+    let all = probe.read(memory).into_iter();
+    let all = all.map(|device| DeviceTensors {
         device: format!("cuda:{}", device.device),
         bytes: device.allocated,
+        active_bytes: device.active,
         reserved_bytes: device.reserved,
-    })
-    .collect()
+    });
+    (all.collect(), probe.unread())
 }
 
 fn inspect(process: &SnapshotProcess, locals: Option<Redaction>, memory_of: &[i32]) -> Inspected {
@@ -145,9 +147,12 @@ fn inspect(process: &SnapshotProcess, locals: Option<Redaction>, memory_of: &[i3
             .filter_map(|thread| thread.python_state)
             .collect();
         let until = Instant::now() + MEMORY_PATIENCE;
+        let held = read_held(interpreter, &states, &memory, until);
+        let (devices, devices_unread) = allocated(process.pid, &memory);
         inspected.memory = Some(MemoryOfTensors {
-            held: read_held(interpreter, &states, &memory, until),
-            devices: allocated(process.pid, &memory),
+            held,
+            devices,
+            devices_unread,
         });
         return inspected;
     }

@@ -4,6 +4,7 @@
 use super::Worker;
 use crate::gpu::feed::Sampled;
 use crate::model::process::ProcessInfo;
+use crate::model::progress::facts;
 use crate::model::track::{CounterTracks, TrackInfo, TrackKind, TrackMerger, TrackPoint};
 use crate::sampling::control::EndedBy;
 use crate::sampling::keeper::KeeperEvent;
@@ -65,9 +66,13 @@ impl Worker {
         for (id, image) in &mut self.images {
             if let Some(info) = processes.get(id.index()).filter(is_used)
                 && let Some(allocator) = &mut image.allocator
-                && allocator.read(&image.memory)
             {
-                holders.push((info, allocator));
+                if allocator.read(&image.memory) {
+                    holders.push((info, allocator));
+                } else if let Some(why) = allocator.unread() {
+                    self.progress
+                        .condition(*id, facts::ALLOCATOR_UNREAD, why.to_owned());
+                }
             }
         }
         let all: Vec<&ProcessInfo> = holders.iter().map(|(info, _)| *info).collect();

@@ -50,6 +50,11 @@ const MAX_VECTORS: usize = 32;
 /// Tries to read what does not change meanwhile.
 const TRIES: usize = 3;
 
+/// Why an allocator is not read.
+pub const OTHER: &str = "it is not torch's own, but cudaMallocAsync or a pluggable one";
+/// The same; the two look alike.
+pub const NOTHING: &str = "it has held no memory yet, or this torch has it in an unknown layout";
+
 /// The memory of a device that torch's allocator of one process holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceMemory {
@@ -61,6 +66,8 @@ pub struct DeviceMemory {
     pub peak: u64,
     /// Taken from the driver, bytes.
     pub reserved: u64,
+    /// The most that was taken from the driver since the start, or since the program has reset it.
+    pub reserved_peak: u64,
     /// Given to tensors, or freed and still in use by a stream.
     pub active: u64,
     /// Free parts of segments of which another part is in use: they cannot be given back.
@@ -79,6 +86,7 @@ pub struct DeviceMemory {
 pub struct AllocatorProbe {
     variable: u64,
     found: Option<Found>,
+    unread: Option<&'static str>,
     /// Searches that found nothing, and calls until the next one.
     failed: u32,
     pause: u32,
@@ -101,6 +109,7 @@ impl AllocatorProbe {
         Self {
             variable,
             found: None,
+            unread: Some(NOTHING),
             failed: 0,
             pause: 0,
         }
@@ -123,6 +132,11 @@ impl AllocatorProbe {
                 return Vec::new();
             }
             self.found = find(allocator, memory);
+            self.unread = match (&self.found, is_native(allocator, memory)) {
+                (Some(_), _) => None,
+                (None, Some(false)) => Some(OTHER),
+                (None, _) => Some(NOTHING),
+            };
             if self.found.is_none() {
                 self.failed = self.failed.saturating_add(1);
                 self.pause = if self.failed < OFTEN { 0 } else { PAUSE };
@@ -137,6 +151,11 @@ impl AllocatorProbe {
             .collect()
     }
 
+    /// Why [`Self::read`] has found nothing; `None` if it has.
+    pub fn unread(&self) -> Option<&'static str> {
+        self.unread
+    }
+
     /// Addresses of the numbers of bytes that are allocated, a word for each device; empty until
     /// [`Self::read`] has found them.
     pub fn words(&self) -> &[u64] {
@@ -144,15 +163,20 @@ impl AllocatorProbe {
     }
 }
 
-/// Finds the members of an allocator.
-fn find(allocator: u64, memory: &dyn Memory) -> Option<Found> {
+/// Whether it is torch's own, by the name of its class.
+fn is_native(allocator: u64, memory: &dyn Memory) -> Option<bool> {
     let information = memory
         .read_u64(memory.read_u64(allocator).ok()?.checked_sub(8)?)
         .ok()?;
     let name = memory.read_u64(information.checked_add(8)?).ok()?;
-    if memory.read_bytes(name, NATIVE.len()).ok()? != NATIVE {
-        return None;
-    }
+    // A shorter name may end where memory does.
+    let found = start_of(name, NATIVE.len(), memory);
+    (!found.is_empty()).then(|| found == NATIVE)
+}
+
+/// Finds the members of an allocator.
+fn find(allocator: u64, memory: &dyn Memory) -> Option<Found> {
+    is_native(allocator, memory).filter(|&is_native| is_native)?;
     let object = start_of(allocator, MAX_OBJECT, memory);
     let words: Vec<u64> = object.chunks_exact(8).map(word_of).collect();
     let vectors = words
@@ -270,7 +294,7 @@ fn figures(bytes: &[u8], gap: usize) -> Option<DeviceMemory> {
     }
     let rest = FIRST * ARRAY + gap;
     let [allocated, peak, total, _] = array(bytes, ALLOCATED)?;
-    let [reserved, ..] = array(bytes, RESERVED)?;
+    let [reserved, reserved_peak, ..] = array(bytes, RESERVED)?;
     let [active, active_peak, ..] = array(bytes, rest)?;
     let [inactive_split, ..] = array(bytes, rest + ARRAY)?;
     let [requested, requested_peak, ..] = array(bytes, rest + 2 * ARRAY)?;
@@ -286,6 +310,7 @@ fn figures(bytes: &[u8], gap: usize) -> Option<DeviceMemory> {
         allocated,
         peak,
         reserved,
+        reserved_peak,
         active,
         inactive_split,
         retries: amount(bytes, counts).unwrap_or(0),
@@ -391,6 +416,7 @@ mod tests {
                 allocated: 6000,
                 peak: 12_000,
                 reserved: 10_000,
+                reserved_peak: 20_000,
                 active: 7000,
                 inactive_split: 900,
                 retries: 30,
@@ -411,9 +437,11 @@ mod tests {
     fn what_is_not_torchs_own_or_has_held_nothing_is_not_read() {
         let other =
             b"N3c104cuda20CUDACachingAllocator15CudaMallocAsync24CudaMallocAsyncAllocatorE\0";
-        for (class, scale) in [(&other[..], 10), (NATIVE, 0)] {
+        for (class, scale, why) in [(&other[..], 10, OTHER), (NATIVE, 0, NOTHING)] {
             let memory = process(class, vec![device(32, scale)]);
-            assert_eq!(AllocatorProbe::new(AT).read(&memory), []);
+            let mut probe = AllocatorProbe::new(AT);
+            assert_eq!(probe.read(&memory), []);
+            assert_eq!(probe.unread(), Some(why));
         }
         assert_eq!(AllocatorProbe::new(AT).read(&SnapshotMemory::default()), []);
     }
@@ -423,6 +451,7 @@ mod tests {
         let mut memory = process(NATIVE, vec![device(32, 10)]);
         let mut probe = AllocatorProbe::new(AT);
         assert_eq!(probe.read(&memory).len(), 1);
+        assert_eq!(probe.unread(), None);
         let mut torn = device(32, 10);
         put(&mut torn, PLACE + ALLOCATED, &[6512, 12_000]);
         memory.insert(AT + (5 << 16), torn);

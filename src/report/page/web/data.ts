@@ -112,7 +112,7 @@ const VERSION = 1;
 
 /** What `step.N.left_out` holds. */
 export const TIMED = 0;
-export const LEFT_OUT = ["", "new pass", "slow start", "compile"];
+export const LEFT_OUT = ["", "new pass", "slow start", "compile", "torch.profiler"];
 
 export const PYTHON = 1;
 export const PLUMBING = 2;
