@@ -104,18 +104,18 @@ impl ProcessMemory {
 }
 
 /// What the modules and optimizers of a process held, at each reading that is kept.
-pub(super) fn kept_held(profile: &Profile, process: ProcessId) -> Vec<KeptHeld> {
+pub(super) fn kept_held(
+    profile: &Profile,
+    process: ProcessId,
+) -> impl DoubleEndedIterator<Item = KeptHeld> {
     let conditions = profile.sideband.conditions.iter();
-    let own = conditions.filter(|each| each.process == process && each.name == facts::HELD);
+    let own = conditions.filter(move |each| each.process == process && each.name == facts::HELD);
     own.filter_map(|each| KeptHeld::parse(&each.value))
-        .collect()
 }
 
 /// The last of [`kept_held`] of the time that is reported; `None` where there is none.
 pub fn held(profile: &Profile, process: ProcessId) -> Option<KeptHeld> {
-    let conditions = profile.sideband.conditions.iter().rev();
-    let own = conditions.filter(|each| each.process == process && each.name == facts::HELD);
-    let mut kept = own.filter_map(|each| KeptHeld::parse(&each.value));
+    let mut kept = kept_held(profile, process).rev();
     kept.find(|each| profile.whole_ns.is_none() || each.time_ns <= profile.end_ns)
 }
 

@@ -65,7 +65,7 @@ pub fn step_peaks(profile: &Profile, process: ProcessId) -> Option<StepPeaks> {
     let all: Vec<StepPeak> = timed
         .filter_map(|(step, _)| of_step(step, readings))
         .collect();
-    let kept = kept_held(profile, process).into_iter();
+    let kept = kept_held(profile, process);
     let kept = kept.filter_map(|each| Some((each.time_ns, each.result.ok()?)));
     let kept: Vec<(u64, Held)> = kept.collect();
     let highest = all.iter().max_by_key(|each| each.highest)?;

@@ -154,13 +154,6 @@ pub fn all_ranks(job: &Job, rows: &[RankRow]) -> Option<RankRow> {
     })
 }
 
-/// [`ranks`], and [`all_ranks`] at the end.
-pub fn ranks_and_all(job: &Job) -> Vec<RankRow> {
-    let mut rows = ranks(job);
-    rows.extend(all_ranks(job, &rows));
-    rows
-}
-
 fn number(value: Option<f64>) -> Value {
     value.map_or(Value::None, Value::Number)
 }
