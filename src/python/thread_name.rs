@@ -2,7 +2,7 @@
 
 use super::code_object::CodeCache;
 use super::discover::Interpreter;
-use super::frames::{PythonStack, read_stack};
+use super::frames::{PythonStack, read_running_stack};
 use super::objects::read_str;
 use super::variables::read_attributes;
 use crate::memory::Memory;
@@ -15,15 +15,15 @@ const MAX_NAME: usize = 128;
 /// The name of the thread whose `PyThreadState` is at `state`; empty if `threading` did not create
 /// it. It may run.
 ///
-/// `None` while it has no readable frames: it may be about to start.
+/// `None` while its frames are not read to the root: it may be about to start.
 pub fn read_thread_name(
     interpreter: &Interpreter,
     state: u64,
     memory: &dyn Memory,
 ) -> Option<String> {
     let mut stack = PythonStack::default();
-    // An incomplete stack is used, too: only the outermost frame is needed.
-    let _ = read_stack(interpreter, state, memory, &mut stack);
+    // The last frame of an incomplete stack is not the outermost.
+    read_running_stack(interpreter, state, memory, &mut stack).ok()?;
     let outermost = stack.frames.last()?;
     let mut codes = CodeCache::new(interpreter);
     codes.resolve(&[outermost.code_address], memory, |_| CodeId::from_index(0));

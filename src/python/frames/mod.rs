@@ -16,6 +16,9 @@ use chains::Walk;
 /// Maximum number of frames per thread. CPython's own limit is 1,000 by default. A stop that reads
 /// so many takes some 3 ms.
 pub const MAX_FRAMES: usize = 32_768;
+/// How often the stack of a running thread is read until it is whole. One read takes microseconds,
+/// and is torn where a call returns within it.
+const ATTEMPTS: usize = 16;
 /// Maximum number of frames whose buffers are kept for the next stack.
 const KEPT_FRAMES: usize = 8192;
 /// Maximum bytes of a data-stack chunk that are copied in advance (a chunk has 16 KiB unless a
@@ -279,5 +282,33 @@ pub fn read_stack(
         } => walk.current_frames(state_address, *current_frame, *base_frame, out),
     };
     out.end_last_run();
+    result
+}
+
+/// [`read_stack`] of a thread that runs at the same time: again until the frames lead to the root,
+/// some times at most. Frames near the leaf may have ended meanwhile.
+///
+/// # Errors
+/// [`FrameError`]; `out` then holds the most frames that a read found.
+pub fn read_running_stack(
+    interpreter: &Interpreter,
+    state_address: u64,
+    memory: &dyn Memory,
+    out: &mut PythonStack,
+) -> Result<(), FrameError> {
+    let rank = |result: &Result<_, _>, stack: &PythonStack| {
+        (result.is_ok(), !stack.leaf_is_unfilled, stack.frames.len())
+    };
+    let mut result = read_stack(interpreter, state_address, memory, out);
+    for _ in 1..ATTEMPTS {
+        if matches!(rank(&result, out), (true, true, _)) {
+            break;
+        }
+        let mut stack = PythonStack::default();
+        let again = read_stack(interpreter, state_address, memory, &mut stack);
+        if rank(&again, &stack) > rank(&result, out) {
+            (result, *out) = (again, stack);
+        }
+    }
     result
 }

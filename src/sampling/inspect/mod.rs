@@ -19,7 +19,7 @@ use crate::os::redaction::Redaction;
 use crate::os::vm_read::ProcessMemory;
 use crate::python::code_object::CodeCache;
 use crate::python::discover::Interpreter;
-use crate::python::frames::{PythonFrame, PythonStack, read_stack};
+use crate::python::frames::{PythonFrame, PythonStack, read_running_stack};
 use crate::python::locks::{LockObject, lock_of_block, read_lock};
 use crate::python::objects::read_str;
 use crate::python::values::{describe, read_int};
@@ -274,7 +274,7 @@ impl ThreadReader<'_> {
     fn stack(&self, state: u64) -> PythonStack {
         let mut stack = PythonStack::default();
         // An incomplete stack is used too: it is compared with a second read.
-        let _ = read_stack(self.interpreter, state, self.memory, &mut stack);
+        let _ = read_running_stack(self.interpreter, state, self.memory, &mut stack);
         stack
     }
 

@@ -7,7 +7,7 @@ use crate::model::ids::{CodeId, CounterId, ProcessId, ThreadId};
 use crate::model::progress::{Condition, CounterInfo, ProgressPoint, facts};
 use crate::model::tables::Tables;
 use crate::os::clock::monotonic_ns;
-use crate::python::frames::{PythonStack, read_stack};
+use crate::python::frames::{PythonStack, read_running_stack};
 use crate::sampling::image::Python;
 use crate::sampling::raw::RawSample;
 use crate::sampling::session::IdleThreads;
@@ -124,7 +124,7 @@ impl Worker {
                 // scarce. The thread runs at the same time, so every value is checked before it is
                 // used.
                 let mut stack = PythonStack::default();
-                let _ = read_stack(interpreter, raw.python_state, live, &mut stack);
+                let _ = read_running_stack(interpreter, raw.python_state, live, &mut stack);
                 let addresses: Vec<u64> = stack.frames.iter().map(|at| at.code_address).collect();
                 let codes = &mut self.tables.codes;
                 known.resolve_frames(&stack.frames, live, live, |info| codes.intern(info));

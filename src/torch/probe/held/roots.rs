@@ -6,7 +6,7 @@ use crate::memory::Memory;
 use crate::model::ids::CodeId;
 use crate::python::code_object::CodeCache;
 use crate::python::dicts::Entry;
-use crate::python::frames::{PythonFrame, PythonStack, read_stack};
+use crate::python::frames::{PythonFrame, PythonStack, read_running_stack};
 use crate::python::modules::read_module;
 use crate::python::variables::{read_variables, variable_names};
 use crate::torch::rules::modules::CHILDREN;
@@ -152,7 +152,8 @@ pub(super) fn starts(states: &[u64], objects: &mut Objects<'_>) -> Vec<Reached> 
     for &state in states {
         let mut stack = PythonStack::default();
         // What was read of an incomplete stack is used, too.
-        let _ = read_stack(interpreter, state, memory, &mut stack);
+        // Not by the page: a page that was read before is of another time than the rest.
+        let _ = read_running_stack(interpreter, state, memory.live(), &mut stack);
         codes.resolve_frames(&stack.frames, memory, memory, |_| CodeId::from_index(0));
         for frame in stack.frames.iter().rev().take(MAX_FRAMES) {
             let Ok(code) = codes.get(frame.code_address) else {
