@@ -108,11 +108,13 @@ fn beside(
 /// The trace that the recording itself has, of a rank or of the first.
 fn recorded_trace(profile: &Profile, rank: Option<u32>) -> Result<Traced, Failure> {
     let found = in_recording(profile, rank);
-    let other = rank.filter(|_| !found.ranks.is_empty());
     let rank_of = |id| profile.process(id).and_then(|process| process.role.rank());
     let mut without = found.without.iter();
     let why = without.find(|(id, _)| rank.is_none() || rank_of(*id) == rank);
-    let other = other.filter(|_| why.is_none());
+    // A program that ended early may not have said which rank it was.
+    let any = found.without.first().filter(|_| found.ranks.is_empty());
+    let why = why.or(any);
+    let other = rank.filter(|_| why.is_none() && !found.ranks.is_empty());
     found
         .traced
         .ok_or_else(|| match (other, why) {
