@@ -15,8 +15,9 @@ const ALLOWED_SLEEPING: f64 = 0.04;
 /// Standard errors: five trainings with two phases each make ten comparisons.
 const ERRORS: f64 = 3.0;
 /// Of the waits for the engine, those with frames of what it did. On a busy machine a thread waits
-/// for a CPU after the engine has ended, and the two are not polled at one moment.
-const LEAST_JOINED: f64 = 0.7;
+/// for a CPU after the engine has ended, and the two are not polled at one moment: 20 runs on two
+/// CPUs had 0.64 to 0.92, whatever the number of ticks. Without the join it is 0.
+const LEAST_JOINED: f64 = 0.5;
 
 /// Seconds that the script itself spent in a phase.
 fn spent(said: &Value, phase: &str) -> f64 {
@@ -113,8 +114,7 @@ fn check(kind: &str, steps: &str, gpus: usize, scenario: Scenario) {
     println!("{kind}: {with} of {all} ticks of waits for the engine show what it did");
     let mut wrong = elsewhere(&ran);
     wrong.extend(off(&ran, allowed));
-    let deviation = (LEAST_JOINED * (1.0 - LEAST_JOINED) * all as f64).sqrt();
-    if (with as f64) < LEAST_JOINED * all as f64 - ERRORS * deviation || all == 0 {
+    if (with as f64) < LEAST_JOINED * all as f64 || all == 0 {
         wrong.push(format!("{with} of {all} ticks have the engine's frames"));
     }
     assert!(wrong.is_empty(), "{kind}: {wrong:#?}");
