@@ -67,7 +67,7 @@ pub fn process_cpu_ns(pid: i32) -> Option<u64> {
 /// Sleeps until CLOCK_MONOTONIC shows `deadline_ns`; a signal may wake it early.
 pub fn sleep_until(deadline_ns: u64) {
     let time = libc::timespec {
-        tv_sec: (deadline_ns / 1_000_000_000) as libc::time_t,
+        tv_sec: (deadline_ns / 1_000_000_000) as _,
         tv_nsec: (deadline_ns % 1_000_000_000) as _,
     };
     // SAFETY: `time` is a valid timespec and no remainder is asked for.
@@ -93,7 +93,7 @@ pub fn wake_precisely() {
 /// A duration as a timespec.
 pub(super) fn timespec(duration: Duration) -> libc::timespec {
     libc::timespec {
-        tv_sec: duration.as_secs() as libc::time_t,
+        tv_sec: duration.as_secs() as _,
         tv_nsec: libc::c_long::from(duration.subsec_nanos()),
     }
 }
