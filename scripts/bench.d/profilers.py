@@ -140,9 +140,9 @@ class TorchSpy:
         return run
 
     @staticmethod
-    def report(recording):
+    def report(recording, *options):
         """`torchspy report --json` of a recording."""
-        done = subprocess.run([torchspy_path(), "report", "--json", recording], capture_output=True, text=True, timeout=120)
+        done = subprocess.run([torchspy_path(), "report", "--json", *options, recording], capture_output=True, text=True, timeout=120)
         if done.returncode != 0:
             raise Failed(f"report --json {recording}: exit status {done.returncode}\n{done.stderr[-2000:]}")
         try:
