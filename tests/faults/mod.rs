@@ -470,9 +470,47 @@ pub fn perf_events_work() -> bool {
     let doctor = run(&["doctor"]).stdout;
     let works = doctor.contains("ok      perf events");
     if !works {
-        println!("skipped: --engine perf: {doctor}");
+        let line = doctor.lines().find(|line| line.contains("perf events"));
+        println!("skipped: --engine perf: {}", line.unwrap_or(&doctor));
     }
     works
+}
+
+/// Tests of live sampling with each engine of `record`: `NAME::ptrace` and `NAME::perf`, which
+/// prints a skip where the kernel does not let us open perf events. They call `NAME(engine)`, or,
+/// as those of `on_each_python`, a function with a version of Python: `$check(version, engine)`.
+#[macro_export]
+macro_rules! on_each_engine {
+    ($($check:ident),* $(,)?) => {$(
+        mod $check {
+            #[test]
+            fn ptrace() {
+                super::$check("ptrace");
+            }
+
+            #[test]
+            fn perf() {
+                if $crate::faults::perf_events_work() {
+                    super::$check("perf");
+                }
+            }
+        }
+    )*};
+    ($check:ident: $($name:ident $version:literal),* $(,)?) => {$(
+        mod $name {
+            #[test]
+            fn ptrace() {
+                super::$check($version, "ptrace");
+            }
+
+            #[test]
+            fn perf() {
+                if $crate::faults::perf_events_work() {
+                    super::$check($version, "perf");
+                }
+            }
+        }
+    )*};
 }
 
 /// Runs torchspy.

@@ -2,9 +2,9 @@
 //! installed: from the fork on the child's stack is its own.
 
 use crate::faults::{How, Recorder, program};
-use crate::on_each_python;
 use crate::python_target::Python;
 use crate::stack_case::{Exceptions, Place, check, samples};
+use crate::{on_each_engine, on_each_python};
 use torchspy::recording::reader::Recording;
 
 const EXCEPTIONS: &Exceptions = &[];
@@ -26,12 +26,12 @@ on_each_python!(every_case_is_exact:
 );
 
 /// Each process computes in a function that the other never calls.
-fn a_recorded_child_has_a_stack_of_its_own(version: &str) {
+fn a_recorded_child_has_a_stack_of_its_own(version: &str, engine: &str) {
     let Some(python) = Python::find(version).filter(|python| python.root.is_none()) else {
         return;
     };
     let how = How {
-        options: &["--rate", "500", "--max-stopped", "off"],
+        options: &["--rate", "500", "--max-stopped", "off", "--engine", engine],
         fault: None,
     };
     let command = Recorder::launch_command(&[&python.path, &program(PROGRAM), "spin"], how);
@@ -65,7 +65,7 @@ fn a_recorded_child_has_a_stack_of_its_own(version: &str) {
     );
 }
 
-on_each_python!(a_recorded_child_has_a_stack_of_its_own:
+on_each_engine!(a_recorded_child_has_a_stack_of_its_own:
     a_recorded_child_has_a_stack_of_its_own_on_3_10 "3.10",
     a_recorded_child_has_a_stack_of_its_own_on_3_11 "3.11",
     a_recorded_child_has_a_stack_of_its_own_on_3_12 "3.12",

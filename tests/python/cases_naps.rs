@@ -2,7 +2,7 @@
 //! same, and is another one where only Python's frames differ.
 
 use crate::faults::{How, Recorder};
-use crate::on_each_python;
+use crate::on_each_engine;
 use crate::stack_case::start;
 use std::collections::BTreeMap;
 use torchspy::model::frame::Frame;
@@ -38,13 +38,13 @@ fn places(recording: &Recording) -> BTreeMap<(String, u32), Seen> {
     places
 }
 
-fn naps_are_told_apart(version: &str) {
+fn naps_are_told_apart(version: &str, engine: &str) {
     let Some(mut target) = start(version, "naps.py", &[]) else {
         return;
     };
     target.ready();
     let how = How {
-        options: &["--duration", "6s"],
+        options: &["--duration", "6s", "--engine", engine],
         fault: None,
     };
     let recorded = Recorder::attach(target.pid(), how)
@@ -71,7 +71,7 @@ fn naps_are_told_apart(version: &str) {
     let share = long / (long + short);
     assert!(LONG.contains(&share), "{version}, by caller: {share}");
     let same = of("at_one_line", "time.sleep(SHORT_S)");
-    println!("{version}: {same:?}");
+    println!("{version}, {engine}: {same:?}");
     // In Debian's 3.15 a register is missing, which a guess or a stop has to find each time.
     if version != "3.15" {
         assert!(
@@ -81,7 +81,7 @@ fn naps_are_told_apart(version: &str) {
     }
 }
 
-on_each_python!(naps_are_told_apart:
+on_each_engine!(naps_are_told_apart:
     naps_are_told_apart_on_3_10 "3.10",
     naps_are_told_apart_on_3_11 "3.11",
     naps_are_told_apart_on_3_12 "3.12",

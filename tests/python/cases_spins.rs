@@ -3,14 +3,19 @@
 //! two instructions of a call or a return.
 
 use crate::faults::{How, Recorder};
-use crate::on_each_python;
 use crate::stack_case::{Place, Sampled, doubt, dump, python_frames, samples, start, start_with};
+use crate::{on_each_engine, on_each_python};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use torchspy::model::sample::Capture;
 use torchspy::recording::reader::Recording;
 
 /// Of all stacks that were read, at most one in so many may be incomplete.
 const COMPLETE: usize = 100;
+/// With perf a thread runs on, and its Python frames are read right after the kernel's sample: a
+/// line, or a function that is called and left within 0.1 ms, may be the next one. Of such stacks
+/// at most one in so many may be incomplete, and one impossible.
+const RUNS_ON: usize = 20;
 const DUMPS: usize = 8;
 
 /// What the program says of itself, a line each.
@@ -42,6 +47,42 @@ struct Case {
     below: Vec<Place>,
     /// How many frames of a function there are, at least and at most.
     counts: BTreeMap<String, (usize, usize)>,
+}
+
+/// Stacks that were captured in one way.
+#[derive(Default)]
+struct Tally {
+    all: usize,
+    /// By the reason.
+    incomplete: BTreeMap<String, usize>,
+    faults: Vec<String>,
+}
+
+impl Tally {
+    /// Fails where more than `most_faults` stacks are impossible, or more than one in `complete` is
+    /// incomplete.
+    fn check(&self, name: &str, most_faults: usize, complete: usize) {
+        let Self {
+            all,
+            incomplete,
+            faults,
+        } = self;
+        eprintln!(
+            "{name}: {all} stacks, {} impossible, {incomplete:?}",
+            faults.len()
+        );
+        assert!(
+            faults.len() <= most_faults,
+            "{name}: {} of {all}: {:#?}",
+            faults.len(),
+            &faults[..faults.len().min(20)]
+        );
+        let incomplete: usize = incomplete.values().sum();
+        assert!(
+            incomplete * complete <= *all,
+            "{name}: {incomplete} of {all}"
+        );
+    }
 }
 
 struct Program {
@@ -105,8 +146,8 @@ fn said(case: &Case, fault: &str, frames: &[Place]) -> String {
     format!("{}: {fault}: {}", case.case, places.join(" "))
 }
 
-fn every_stack_is_possible(version: &str) {
-    stacks_are_possible(version, &[]);
+fn every_stack_is_possible(version: &str, engine: &str) {
+    stacks_are_possible(version, engine, &[]);
 }
 
 /// Variables that make CPython's own compilers write code while the program runs, which no unwind
@@ -114,65 +155,79 @@ fn every_stack_is_possible(version: &str) {
 /// were built with it (PEP 744), 3.12 and later trampolines for perf (`-X perf`).
 const COMPILERS: [(&str, &str); 2] = [("PYTHON_JIT", "1"), ("PYTHONPERFSUPPORT", "1")];
 
-fn every_stack_is_possible_with_a_jit(version: &str) {
-    stacks_are_possible(version, &COMPILERS[..1]);
+fn every_stack_is_possible_with_a_jit(version: &str, engine: &str) {
+    stacks_are_possible(version, engine, &COMPILERS[..1]);
 }
 
-fn every_stack_is_possible_with_trampolines(version: &str) {
-    stacks_are_possible(version, &COMPILERS[1..]);
+fn every_stack_is_possible_with_trampolines(version: &str, engine: &str) {
+    stacks_are_possible(version, engine, &COMPILERS[1..]);
 }
 
-fn stacks_are_possible(version: &str, environment: &[(&str, &str)]) {
+fn stacks_are_possible(version: &str, engine: &str, environment: &[(&str, &str)]) {
     let Some(mut target) = start_with(version, "stack_spins.py", &[], environment) else {
         return;
     };
     let is_mark = |mark: &String| environment.is_empty() || !mark.starts_with("a guess");
     let program = Program::read(&target.ready());
     let how = How {
-        options: &["--duration", "4s", "--rate", "500", "--max-stopped", "off"],
+        options: &[
+            "--duration",
+            "4s",
+            "--rate",
+            "500",
+            "--max-stopped",
+            "off",
+            "--engine",
+            engine,
+        ],
         fault: None,
     };
     let recorded = Recorder::attach(target.pid(), how)
         .finish()
         .expect_success();
     let samples = samples(&Recording::read(&recorded.path()).unwrap());
-    let dumped: Vec<_> = (0..DUMPS).flat_map(|_| dump(target.pid(), &[])).collect();
-    let mut faults = Vec::new();
-    let (mut incomplete, mut all) = (BTreeMap::new(), 0);
+    let is_perf = engine == "perf";
+    // A dump stops threads, whatever engine `record` has.
+    let dumps = if is_perf { 0 } else { DUMPS };
+    let dumped: Vec<_> = (0..dumps).flat_map(|_| dump(target.pid(), &[])).collect();
+    // The second is of threads that ran on while they were read.
+    let mut tallies = [Tally::default(), Tally::default()];
     for case in &program.cases {
         let of_case = |sample: &&Sampled| sample.tid == case.tid && sample.is_read();
         let samples = samples.iter().filter(of_case);
-        let mut stacks: Vec<(Vec<Place>, Option<String>)> = samples
-            .map(|sample| (sample.frames.clone(), sample.partial.map(str::to_owned)))
+        let mut stacks: Vec<(Vec<Place>, Option<String>, bool)> = samples
+            .map(|sample| {
+                let was_running = matches!(sample.capture, Capture::Sampled | Capture::Unstopped);
+                let mark = sample.partial.map(str::to_owned);
+                (sample.frames.clone(), mark, is_perf && was_running)
+            })
             .collect();
         let of_case = dumped.iter().filter(|thread| thread["tid"] == case.tid);
         stacks.extend(of_case.map(|thread| {
             let mark = doubt(thread).filter(is_mark);
-            (python_frames(thread), mark)
+            (python_frames(thread), mark, false)
         }));
         let mut complete = 0;
-        all += stacks.len();
-        for (frames, mark) in stacks {
+        for (frames, mark, ran_on) in stacks {
+            let tally = &mut tallies[usize::from(ran_on)];
+            tally.all += 1;
             if let Some(mark) = mark {
-                *incomplete.entry(mark).or_insert(0) += 1;
+                *tally.incomplete.entry(mark).or_insert(0) += 1;
                 continue;
             }
             complete += 1;
             let fault = program.fault(case, &frames, true);
-            faults.extend(fault.map(|fault| said(case, &fault, &frames)));
+            let fault = fault.map(|fault| said(case, &fault, &frames));
+            tally.faults.extend(fault);
         }
         // Some hundred on an idle machine; a busy one leaves out most.
         assert!(complete > 3, "{version}, {}: {complete}", case.case);
     }
-    eprintln!("{version}: {all} stacks, {incomplete:?}");
-    assert!(
-        faults.is_empty(),
-        "{version}: {} of {all}: {:#?}",
-        faults.len(),
-        &faults[..faults.len().min(20)]
-    );
-    let incomplete: usize = incomplete.values().sum();
-    assert!(incomplete * COMPLETE <= all, "{version}: {incomplete}");
+    let [others, ran_on] = &tallies;
+    let name = format!("{version} with {engine}");
+    others.check(&name, 0, COMPLETE);
+    assert_eq!(ran_on.all > 0, is_perf, "{name}");
+    ran_on.check(&format!("{name}, running"), ran_on.all / RUNS_ON, RUNS_ON);
 }
 
 /// At the highest rates, without stops: while a thread is read it calls and returns. Which function
@@ -248,7 +303,7 @@ on_each_python!(nearly_every_stack_is_possible_without_stops:
     without_stops_on_3_14t "3.14t",
 );
 
-on_each_python!(every_stack_is_possible:
+on_each_engine!(every_stack_is_possible:
     every_stack_is_possible_on_3_10 "3.10",
     every_stack_is_possible_on_3_11 "3.11",
     every_stack_is_possible_on_3_12 "3.12",
@@ -259,12 +314,12 @@ on_each_python!(every_stack_is_possible:
     every_stack_is_possible_on_3_14t "3.14t",
 );
 
-on_each_python!(every_stack_is_possible_with_a_jit:
+on_each_engine!(every_stack_is_possible_with_a_jit:
     with_a_jit_on_3_14 "3.14",
     with_a_jit_on_3_15 "3.15",
 );
 
-on_each_python!(every_stack_is_possible_with_trampolines:
+on_each_engine!(every_stack_is_possible_with_trampolines:
     with_trampolines_on_3_12 "3.12",
     with_trampolines_on_3_13 "3.13",
     with_trampolines_on_3_14 "3.14",

@@ -1,6 +1,7 @@
 //! Pythons without the GIL: what threads wait for instead.
 
 use crate::faults::{How, Recorder, wait_until};
+use crate::on_each_engine;
 use crate::python_target::Python;
 use crate::stack_case::{dump, python_frames, samples};
 use serde_json::Value;
@@ -89,8 +90,9 @@ print('ready', flush=True)
 while True: pass
 ";
 
-#[test]
-fn the_gil_is_there_only_where_it_is_asked_for() {
+on_each_engine!(the_gil_is_there_only_where_it_is_asked_for);
+
+fn the_gil_is_there_only_where_it_is_asked_for(engine: &str) {
     for version in VERSIONS {
         for (argument, has_gil) in [(&[][..], false), (&["0"], false), (&["1"], true)] {
             let Some(python) = Python::find(version) else {
@@ -114,7 +116,7 @@ fn the_gil_is_there_only_where_it_is_asked_for() {
             assert_eq!(gil.as_bool(), has_gil.then_some(true), "{version}");
             // Without a GIL each thread may run Python code at any time.
             let how = How {
-                options: &["--gil"],
+                options: &["--gil", "--engine", engine],
                 fault: None,
             };
             let recorder = Recorder::attach(target.pid(), how);

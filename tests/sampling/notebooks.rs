@@ -1,6 +1,7 @@
 //! Cells of notebooks are named by their numbers.
 
 use crate::faults::{TORCHSPY, wait_until};
+use crate::on_each_engine;
 use crate::python_target::Python;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -87,8 +88,9 @@ on_each!(
     cells_have_numbers_3_13 "3.13", cells_have_numbers_3_14 "3.14", cells_have_numbers_3_15 "3.15"
 );
 
-#[test]
-fn a_kernel_of_ipykernel_has_numbered_cells() {
+on_each_engine!(a_kernel_of_ipykernel_has_numbered_cells);
+
+fn a_kernel_of_ipykernel_has_numbered_cells(engine: &str) {
     let Some(mut target) = crate::runtimes::start("notebook_kernel.py", &[]) else {
         return;
     };
@@ -111,6 +113,7 @@ fn a_kernel_of_ipykernel_has_numbered_cells() {
     let recorded = Command::new(TORCHSPY)
         // On a busy machine it takes seconds to find the interpreter.
         .args(["record", "--duration", "4s", "--pid", &pid.to_string()])
+        .args(["--engine", engine])
         .arg("-o")
         .arg(&output)
         .output()

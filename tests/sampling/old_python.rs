@@ -3,6 +3,7 @@
 // Tests may: clippy's exemption does not reach helper functions of integration tests.
 
 use crate::faults::wait_until;
+use crate::on_each_engine;
 use crate::python_target::{Python, Target};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -50,10 +51,11 @@ fn start(python: &str) -> Option<Target> {
 
 /// Records for as long as it takes until most stacks are the walker's: on a busy machine it takes
 /// seconds to find the interpreter.
-fn record(target: &Target, options: &[&str], folder: &Path) -> PathBuf {
+fn record(target: &Target, engine: &str, options: &[&str], folder: &Path) -> PathBuf {
     let recording = folder.join("run.tspy");
     let recorder = Command::new(env!("CARGO_BIN_EXE_torchspy"))
         .args(["record", "--pid", &target.pid().to_string()])
+        .args(["--engine", engine])
         .args(options)
         .arg("-o")
         .arg(&recording)
@@ -129,10 +131,10 @@ fn ends_with(stack: &[String], function: &str, line: usize) -> bool {
         .is_some_and(|frame| frame.starts_with(&wanted) && frame.ends_with(&at))
 }
 
-fn check_stacks(python: &str) {
+fn check_stacks(python: &str, engine: &str) {
     let Some(target) = start(python) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let recording = record(&target, &[], folder.path());
+    let recording = record(&target, engine, &[], folder.path());
     let stacks = python_stacks(&recording);
     let asleep = stacks
         .iter()
@@ -180,6 +182,7 @@ fn check_stacks(python: &str) {
     // Nothing is stopped once the walker has found the interpreter.
     let quality = |name: &str| json["quality"][name].as_u64().unwrap();
     assert!(2 * quality("stops") < quality("ticks"), "{json}");
+    assert!(engine != "perf" || quality("stops") == 0, "{json}");
 }
 
 /// A single look shows them, too, and the walker does not go at a rate of its own.
@@ -205,7 +208,7 @@ fn check_dump(python: &str) {
 }
 
 /// py-spy as a program, of the peers' environment, sees the same stacks.
-fn check_peer(python: &str) {
+fn check_peer(python: &str, engine: &str) {
     let Some(peer) = crate::installed::peer("py-spy") else {
         return;
     };
@@ -217,7 +220,7 @@ fn check_peer(python: &str) {
         .unwrap();
     let theirs: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let ours: BTreeSet<Vec<String>> = python_stacks(&record(&target, &[], folder.path()));
+    let ours: BTreeSet<Vec<String>> = python_stacks(&record(&target, engine, &[], folder.path()));
     let mut compared = 0;
     for thread in theirs.as_array().unwrap() {
         let frames = thread["frames"].as_array().unwrap().iter().rev();
@@ -244,10 +247,10 @@ fn check_peer(python: &str) {
 }
 
 /// Only the thread that holds the lock, which is the one that computes.
-fn check_gil(python: &str) {
+fn check_gil(python: &str, engine: &str) {
     let Some(target) = start(python) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let stacks = python_stacks(&record(&target, &["--gil"], folder.path()));
+    let stacks = python_stacks(&record(&target, engine, &["--gil"], folder.path()));
     assert!(!stacks.is_empty());
     for stack in &stacks {
         assert!(stack.last().unwrap().starts_with("compute ("), "{stacks:?}");
@@ -263,7 +266,7 @@ macro_rules! on_each {
     )*};
 }
 
-on_each!(check_stacks: stacks_2_7 "2.7", stacks_3_6 "3.6", stacks_3_7 "3.7", stacks_3_8 "3.8", stacks_3_9 "3.9");
+on_each_engine!(check_stacks: stacks_2_7 "2.7", stacks_3_6 "3.6", stacks_3_7 "3.7", stacks_3_8 "3.8", stacks_3_9 "3.9");
 on_each!(check_dump: dump_2_7 "2.7", dump_3_6 "3.6", dump_3_7 "3.7", dump_3_8 "3.8", dump_3_9 "3.9");
-on_each!(check_peer: peer_2_7 "2.7", peer_3_6 "3.6", peer_3_7 "3.7", peer_3_8 "3.8", peer_3_9 "3.9");
-on_each!(check_gil: gil_2_7 "2.7", gil_3_9 "3.9");
+on_each_engine!(check_peer: peer_2_7 "2.7", peer_3_6 "3.6", peer_3_7 "3.7", peer_3_8 "3.8", peer_3_9 "3.9");
+on_each_engine!(check_gil: gil_2_7 "2.7", gil_3_9 "3.9");

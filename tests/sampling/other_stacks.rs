@@ -4,18 +4,20 @@
 use crate::faults::{
     How, Recorder, Target, compiled, partial, run, seconds_with, stacks_cut_by, wait_until,
 };
+use crate::on_each_engine;
+
+on_each_engine!(every_stack_is_read_as_far_as_it_goes);
 
 /// A fiber's stack is read up to its entry, to which no call leads, and the thread's own to its
 /// root. From an alternate signal stack the frames are followed as far as it goes, and the stack
 /// says that they go on in another.
-#[test]
-fn every_stack_is_read_as_far_as_it_goes() {
+fn every_stack_is_read_as_far_as_it_goes(engine: &str) {
     let Some(program) = compiled("other_stacks.c") else {
         return;
     };
     let target = Target::start(&[&program]);
     let how = How {
-        options: &["--rate", "200", "--max-stopped", "off"],
+        options: &["--rate", "200", "--max-stopped", "off", "--engine", engine],
         fault: None,
     };
     let recorder = Recorder::attach(target.pid(), how);

@@ -4,8 +4,15 @@
 use crate::faults::{
     How, Recorded, Recorder, TORCHSPY, Target, any_python, partial, python, run, wait_until,
 };
+use crate::on_each_engine;
 use serde_json::Value;
 use std::process::Command;
+
+on_each_engine!(
+    code_that_runs_once_has_its_name,
+    the_first_samples_after_attaching_have_python_frames_or_say_why,
+    one_deep_recursion_is_one_stack_whatever_its_depth,
+);
 
 const VERSIONS: [&str; 4] = ["3.10", "3.11", "3.12", "3.13"];
 
@@ -46,8 +53,7 @@ fn dumped(pid: i32) -> (Vec<String>, Value) {
     (names.collect(), main["partial"].clone())
 }
 
-#[test]
-fn code_that_runs_once_has_its_name() {
+fn code_that_runs_once_has_its_name(engine: &str) {
     const SOURCE: &str = "
 import signal, sys, time
 signal.alarm(300)
@@ -60,7 +66,7 @@ while True:
 ";
     let Some(python) = any_python() else { return };
     let how = How {
-        options: &["--rate", "400", "--max-stopped", "off"],
+        options: &["--rate", "400", "--max-stopped", "off", "--engine", engine],
         fault: None,
     };
     let target = Target::start(&[&python, "-c", SOURCE]);
@@ -75,11 +81,15 @@ while True:
     });
     let report = recorder.interrupt().expect_success().report();
     let (fresh, gone) = (fresh(&report), partial(&report, "code_gone"));
-    assert!(gone * 200 <= fresh, "{gone} of {fresh}");
+    // The kernel's sample is taken before the code objects are read: some are freed by then.
+    let bound = match engine {
+        "perf" => 20,
+        _ => 200,
+    };
+    assert!(gone * bound <= fresh, "{gone} of {fresh}");
 }
 
-#[test]
-fn the_first_samples_after_attaching_have_python_frames_or_say_why() {
+fn the_first_samples_after_attaching_have_python_frames_or_say_why(engine: &str) {
     const SOURCE: &str = "
 def busy():
     print('ready', flush=True)
@@ -90,7 +100,7 @@ busy()
     let target = Target::start(&[&python, "-c", SOURCE]);
     for attempt in 0..5 {
         let how = How {
-            options: &["--duration", "0.3", "--rate", "500"],
+            options: &["--duration", "0.3", "--rate", "500", "--engine", engine],
             fault: None,
         };
         let recorded = Recorder::attach(target.pid(), how)
@@ -160,8 +170,7 @@ afterwards()
     }
 }
 
-#[test]
-fn one_deep_recursion_is_one_stack_whatever_its_depth() {
+fn one_deep_recursion_is_one_stack_whatever_its_depth(engine: &str) {
     const SOURCE: &str = "
 import sys, time
 sys.setrecursionlimit(20000)
@@ -183,7 +192,11 @@ rooted()
             continue;
         };
         let folder = tempfile::tempdir().unwrap();
-        let command = Recorder::launch_command(&[&python, "-c", SOURCE], How::default());
+        let how = How {
+            options: &["--engine", engine],
+            fault: None,
+        };
+        let command = Recorder::launch_command(&[&python, "-c", SOURCE], how);
         let recorded = Recorder::spawn(command, folder).finish().expect_success();
         let stacks: Vec<(String, f64)> = folded(&recorded)
             .into_iter()

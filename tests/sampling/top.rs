@@ -2,6 +2,7 @@
 //! terminal comes back whole.
 
 use crate::faults::{TORCHSPY, Target, any_python, program, run, wait_until};
+use crate::on_each_engine;
 use crate::terminal::Terminal;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -36,10 +37,12 @@ fn file(folder: &Path, extension: &str) -> Option<std::path::PathBuf> {
     entries.find(|path| path.extension().is_some_and(|each| each == extension))
 }
 
-#[test]
-fn it_draws_records_and_gives_the_terminal_back() {
+on_each_engine!(it_draws_records_and_gives_the_terminal_back);
+
+fn it_draws_records_and_gives_the_terminal_back(engine: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let Some((mut terminal, target)) = watching(&folder, "") else {
+    let options = format!(" --engine {engine}");
+    let Some((mut terminal, target)) = watching(&folder, &options) else {
         return;
     };
     terminal.press(b"r");

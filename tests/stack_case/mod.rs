@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::io::Write;
 use std::process::Command;
 use torchspy::model::frame::Frame;
-use torchspy::model::sample::Sample;
+use torchspy::model::sample::{Capture, Sample};
 use torchspy::recording::reader::Recording;
 
 /// A frame: name, file, line.
@@ -172,6 +172,7 @@ pub struct Sampled {
     /// Python's frames, leaf first.
     pub frames: Vec<Place>,
     pub partial: Option<&'static str>,
+    pub capture: Capture,
 }
 
 impl Sampled {
@@ -193,6 +194,7 @@ pub fn samples(recording: &Recording) -> Vec<Sampled> {
             tid: thread.tid,
             frames: Vec::new(),
             partial: None,
+            capture: sample.capture,
         };
         for frame in recording.tables.stacks.leaf_to_root(sample.stack) {
             match *recording.tables.stacks.frame(frame) {

@@ -55,8 +55,12 @@ pub struct Inspected {
 impl Inspected {
     /// Records a process until so many threads have Python frames, and inspects the recording: on a
     /// busy machine it takes seconds to find the interpreter.
-    pub fn record(pid: i32, python_threads: usize) -> Self {
-        let recorder = Recorder::attach(pid, How::default());
+    pub fn record(pid: i32, python_threads: usize, engine: &str) -> Self {
+        let how = How {
+            options: &["--engine", engine],
+            fault: None,
+        };
+        let recorder = Recorder::attach(pid, how);
         let has_python = |thread: &&str| thread.contains("\n    py ");
         wait_until("all threads have Python frames", || {
             recorder.wait_for_segment();
@@ -138,7 +142,7 @@ fn fresh(line: &str) -> usize {
     let words: Vec<&str> = kinds.split_whitespace().collect();
     let fresh = words.chunks(2).filter(|pair| {
         let how = pair[1].rsplit('/').next();
-        matches!(how, Some("stopped" | "asleep" | "unstopped"))
+        matches!(how, Some("stopped" | "asleep" | "sampled" | "unstopped"))
     });
     fresh.map(|pair| pair[0].parse::<usize>().unwrap()).sum()
 }

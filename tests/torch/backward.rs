@@ -1,7 +1,7 @@
 //! A recording of real torch with activation checkpointing, in both of its forms.
 
 use crate::native_live::{full_report, torch_python};
-use crate::{STEADY, marked, torchspy};
+use crate::{STEADY, marked, on_each_engine, torchspy};
 use serde_json::Value;
 
 const PROGRAM: &str = concat!(
@@ -9,12 +9,12 @@ const PROGRAM: &str = concat!(
     "/tests/programs/train_checkpoint.py"
 );
 
-fn report(form: &str) -> Option<Value> {
+fn report(form: &str, engine: &str) -> Option<Value> {
     let python = torch_python()?;
     let folder = tempfile::tempdir().unwrap();
     let recording = folder.path().join("run.tspy");
     let recorded = torchspy()
-        .args(["record", "--rate", "200"])
+        .args(["record", "--rate", "200", "--engine", engine])
         .args(STEADY)
         .arg("-o")
         .arg(&recording)
@@ -43,8 +43,8 @@ fn report(form: &str) -> Option<Value> {
 /// The blocks' forward is computed twice, once of them in backward, which has twice its work. (In
 /// the form that is not reentrant less the last product, of which nothing is saved. The first call
 /// of a checkpoint imports the compiler: that is no block's.)
-fn check(form: &str) {
-    let Some(report) = report(form) else {
+fn check(form: &str, engine: &str) {
+    let Some(report) = report(form, engine) else {
         return;
     };
     let phase = |name: &str| report["phases"][name].as_f64().unwrap();
@@ -97,10 +97,11 @@ fn check(form: &str) {
 
 #[test]
 fn a_reentrant_checkpoint_recomputes() {
-    check("reentrant");
+    check("reentrant", "ptrace");
 }
 
-#[test]
-fn a_plain_checkpoint_recomputes() {
-    check("plain");
+on_each_engine!(a_plain_checkpoint_recomputes);
+
+fn a_plain_checkpoint_recomputes(engine: &str) {
+    check("plain", engine);
 }

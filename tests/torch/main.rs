@@ -30,9 +30,10 @@ mod installed;
 mod native_live;
 
 /// The recording of a launched program, sampled steadily.
-fn record(words: &[&str]) -> Recorded {
+fn record(words: &[&str], engine: &str) -> Recorded {
+    let options = [&STEADY[..], &["--engine", engine]].concat();
     let how = How {
-        options: &STEADY,
+        options: &options,
         ..How::default()
     };
     let command = Recorder::launch_command(words, how);

@@ -1,13 +1,14 @@
 //! A recording of real torch: the operator is found, with its lines, its module and its node.
 
 use crate::native_live::{full_report, torch_python};
-use crate::{STEADY, marked, missed_s, torchspy};
+use crate::{STEADY, marked, missed_s, on_each_engine, torchspy};
 use serde_json::Value;
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/op_heavy.py");
 
-#[test]
-fn a_matrix_product_is_found_in_forward_and_in_backward() {
+on_each_engine!(a_matrix_product_is_found_in_forward_and_in_backward);
+
+fn a_matrix_product_is_found_in_forward_and_in_backward(engine: &str) {
     let Some(python) = torch_python() else {
         return;
     };
@@ -15,7 +16,7 @@ fn a_matrix_product_is_found_in_forward_and_in_backward() {
     let recording = folder.path().join("run.tspy");
     // About 150 products of 1.1 GFLOP, two of three in backward.
     let recorded = torchspy()
-        .arg("record")
+        .args(["record", "--engine", engine])
         .args(STEADY)
         .arg("-o")
         .arg(&recording)

@@ -71,7 +71,7 @@ fn check_roles(start_method: &str) {
         start_method,
         "--helper",
     ];
-    let recorded = record(&words);
+    let recorded = record(&words, "ptrace");
     let (report, dump) = (recorded.report(), recorded.inspect());
 
     let launchers = of_role(&report, "launcher");
@@ -163,7 +163,7 @@ fn children_of_the_same_python_are_read() {
     };
     let child = "import time\ndef in_child():\n    while time.process_time() < 0.4: sum(range(1000))\nin_child()";
     let parent = "import subprocess, sys\ndef in_parent():\n    for _ in range(6): subprocess.check_call([sys.executable, '-c', sys.argv[1]])\nin_parent()";
-    let recorded = record(&[&python, "-c", parent, child]);
+    let recorded = record(&[&python, "-c", parent, child], "ptrace");
     let (report, dump) = (recorded.report(), recorded.inspect());
     let processes = report["processes"].as_array().unwrap();
     let root = output_of(

@@ -51,7 +51,7 @@ fn calls_shapes_and_times_are_those_of_torch_profiler() {
     let [trace, sums] = &files;
     let words = [python.as_path(), Path::new(PROGRAM), trace, sums];
     let words = words.map(|word| word.to_str().unwrap());
-    let recorded = record(&words);
+    let recorded = record(&words, "ptrace");
 
     let report = torchspy()
         .args(["report", "--json", "--trace-file"])

@@ -2,19 +2,15 @@
 
 use crate::faults::{Recorded, program};
 use crate::native_live::torch_python;
-use crate::{marked, record};
+use crate::{marked, on_each_engine, record};
 use serde_json::Value;
 use std::path::Path;
 
-fn loader(python: &Path, workers: &str, steps: &str) -> Recorded {
-    record(&[
-        &python.to_string_lossy(),
-        &program("loader.py"),
-        "--workers",
-        workers,
-        "--steps",
-        steps,
-    ])
+fn loader(python: &Path, workers: &str, steps: &str, engine: &str) -> Recorded {
+    let python = python.to_string_lossy();
+    let script = program("loader.py");
+    let words = [&*python, &*script, "--workers", workers, "--steps", steps];
+    record(&words, engine)
 }
 
 /// Seconds of a task, and its lines.
@@ -32,7 +28,7 @@ fn task(tasks: &Value, name: &str) -> (f64, Vec<u64>) {
 #[test]
 fn a_starving_loop_is_told_what_its_workers_do() {
     let Some(python) = torch_python() else { return };
-    let recorded = loader(&python, "2", "120");
+    let recorded = loader(&python, "2", "120", "ptrace");
     let report = recorded.report();
     let rows = report["waits"].as_array().unwrap();
     let wait = rows.iter().find(|row| row["kind"] == "input_queue");
@@ -59,10 +55,11 @@ fn a_starving_loop_is_told_what_its_workers_do() {
     assert!(said.contains("workers were busy"), "{said}");
 }
 
-#[test]
-fn without_workers_the_thread_s_own_stacks_tell() {
+on_each_engine!(without_workers_the_thread_s_own_stacks_tell);
+
+fn without_workers_the_thread_s_own_stacks_tell(engine: &str) {
     let Some(python) = torch_python() else { return };
-    let recorded = loader(&python, "0", "60");
+    let recorded = loader(&python, "0", "60", engine);
     let report = recorded.report();
     assert!(report["input"]["workers"].is_null(), "{}", report["input"]);
     let own = &report["input"]["own"];
@@ -104,7 +101,7 @@ fn check_ranks(slow: u64, ddp: bool) {
     if ddp {
         words.push("--ddp");
     }
-    let recorded = record(&words);
+    let recorded = record(&words, "ptrace");
     let report = recorded.report();
     let said = &recorded.messages;
     let rows = report["collectives"].as_array().unwrap();
