@@ -10,6 +10,7 @@ use crate::analysis::job::Job;
 use crate::analysis::job::mesh::Mesh;
 use crate::model::region::Region;
 use crate::report::table::Sheet;
+use crate::report::tables::by_group::{BY_GROUP, by_group};
 use crate::report::tables::job::{CLOCKS, RANKS, clocks, ranks};
 use std::path::{Path, PathBuf};
 
@@ -18,6 +19,7 @@ pub(crate) type MakeOfJob = fn(&Job) -> Sheet;
 
 const TABLES: &[(&str, MakeOfJob)] = &[
     ("ranks", |job| Sheet::new(RANKS, &ranks(job))),
+    ("by_group", |job| Sheet::new(BY_GROUP, &by_group(job))),
     ("clocks", |job| Sheet::new(CLOCKS, &clocks(job))),
 ];
 

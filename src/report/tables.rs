@@ -2,6 +2,7 @@
 //! define its text and CSV.
 
 pub mod backward;
+pub mod by_group;
 pub mod collectives;
 pub mod compile;
 pub mod diff;

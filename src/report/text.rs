@@ -2,6 +2,7 @@
 
 mod backward;
 mod brief;
+mod by_group;
 mod collectives;
 mod compile;
 mod conditions;

@@ -1,5 +1,6 @@
 //! Answers for a job, of reductions that are made here from simulated polls of simulated ranks.
 
+use torchspy::analysis::job::by_group::{ByGroup, by_group};
 use torchspy::analysis::job::clocks::Alignment;
 use torchspy::analysis::job::mesh::Mesh;
 use torchspy::analysis::job::parallel::Parallel;
@@ -949,26 +950,14 @@ fn of_equal_jobs_the_last_is_reported() {
 /// Stages of a pipeline do different work: they wait differently without anybody being late.
 #[test]
 fn stages_of_a_pipeline_are_compared_with_themselves() {
-    let reductions = || {
-        let mut all = Simulated {
-            slow: None,
-            ..Simulated::default()
-        }
-        .reductions();
-        // Ranks 4 to 7 work half as long, and wait for the rest.
-        for reduction in all.iter_mut().skip(4) {
-            for row in &mut reduction.rows {
-                let half = 15_000_000;
-                match row.wait {
-                    Some(_) => row.ns += half,
-                    None => row.ns = row.ns.saturating_sub(half),
-                }
-            }
-        }
-        all
+    let simulated = Simulated {
+        slow: None,
+        ..Simulated::default()
     };
+    // Ranks 4 to 7 work half as long, and wait for the rest.
+    let reductions = with_less_work(simulated.reductions(), |rank| rank >= 4);
     let mesh = Mesh::parse("pp=2,dp=4").unwrap();
-    let job = answers(reductions(), Some(&mesh));
+    let job = answers(reductions, Some(&mesh));
     let names: Vec<&str> = job
         .groups
         .iter()
@@ -1079,6 +1068,33 @@ fn ten_thousand_ranks_hold_short_groups() {
     for rank in [0, 17, 5_000, 9_999] {
         assert_eq!(found.coordinates(rank), mesh.coordinates(rank));
     }
+    // A dimension of more than 64 groups has no rows.
+    let found = by_group(&ranks, &found, &[]);
+    let shape = |along: &ByGroup| (along.dimension.clone(), along.groups.len());
+    let shapes: Vec<(String, usize)> = found.iter().map(shape).collect();
+    assert_eq!(shapes, [("pp".to_owned(), 4), ("tp".to_owned(), 4)]);
+    let sizes = found.iter().flat_map(|along| &along.groups);
+    assert!(
+        sizes
+            .map(|group| group.ranks.len())
+            .all(|size| size == 2_500)
+    );
+}
+
+/// The chosen ranks work 15 ms a step less, and wait for the others instead.
+pub(crate) fn with_less_work(
+    mut all: Vec<Reduction>,
+    is_chosen: fn(usize) -> bool,
+) -> Vec<Reduction> {
+    let chosen = all.iter_mut().enumerate().filter(|(at, _)| is_chosen(*at));
+    for row in chosen.flat_map(|(_, reduction)| &mut reduction.rows) {
+        let less_ns = 15_000_000;
+        match row.wait {
+            Some(_) => row.ns += less_ns,
+            None => row.ns = row.ns.saturating_sub(less_ns),
+        }
+    }
+    all
 }
 
 #[test]

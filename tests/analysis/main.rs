@@ -15,6 +15,7 @@ mod frameworks;
 mod gpu_energy;
 mod gpu_overlay;
 mod job;
+mod job_groups;
 mod job_page;
 mod memory;
 mod modules;

@@ -92,7 +92,7 @@ pub struct Group {
 }
 
 /// Dimensions along which ranks do different work.
-fn divides_work(name: &str) -> bool {
+pub(super) fn divides_work(name: &str) -> bool {
     matches!(
         name,
         "pp" | "pipe" | "pipeline" | "pipeline_parallel" | "stage"

@@ -11,12 +11,14 @@
 //! | [`clocks`] | clocks of hosts, aligned |
 //! | [`mesh`] | which ranks do the same work |
 //! | [`parallel`] | where ranks are in their parallel groups |
+//! | [`by_group`] | what the ranks of a parallel group have in common, and which differ |
 //! | [`others`] | which job it is, where there are several |
 //! | [`stragglers`] | which rank the others wait for |
 //! | [`arrivals`] | what each rank waits for others, and how often it is the last |
 //! | [`change`] | since when |
 
 pub mod arrivals;
+pub mod by_group;
 pub mod change;
 pub mod clocks;
 mod lines;
@@ -32,6 +34,7 @@ pub mod stragglers;
 use crate::analysis::progress::standstill::is_long;
 use crate::model::nccl_ras::KeptRas;
 use crate::model::reduction::Reduction;
+use by_group::{ByGroup, by_group};
 use clocks::{Clock, clocks, wall_offset_ns};
 use mesh::{Group, Mesh, groups};
 use others::OtherJob;
@@ -98,6 +101,8 @@ pub struct Job {
     pub parallel: Parallel,
     /// What was found in each group of ranks that do the same work.
     pub groups: Vec<(Group, Compared)>,
+    /// Ranks along the dimensions of their parallel groups.
+    pub by_group: Vec<ByGroup>,
     /// Bins hold `1 << shift` steps.
     pub shift: u32,
 }
@@ -160,7 +165,8 @@ impl Folded {
             let compared = compare(&self.ranks, &group.ranks);
             (group, compared)
         });
-        let groups = compared.collect();
+        let groups: Vec<(Group, Compared)> = compared.collect();
+        let by_group = by_group(&self.ranks, &parallel, &groups);
         let world_size = self
             .ranks
             .iter()
@@ -185,6 +191,7 @@ impl Folded {
             clocks,
             parallel,
             groups,
+            by_group,
             shift,
         }
     }

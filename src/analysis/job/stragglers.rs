@@ -19,10 +19,10 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 /// Minimum difference between the waits of a rank and the others', as a share of the time.
-const NOTABLE: f64 = 0.05;
+pub(super) const NOTABLE: f64 = 0.05;
 /// The lower end of the difference's interval must be this part of it: with many ranks some differ
 /// by chance.
-const SURE: f64 = 0.25;
+pub(super) const SURE: f64 = 0.25;
 /// A rank that costs less than this part of what the slowest costs is not named next to it: it
 /// suffers from the same.
 const BESIDE: f64 = 0.25;
@@ -31,7 +31,7 @@ const IDLE: f64 = 0.5;
 /// A host that waits for less than this share of the time is what a step waits for.
 const HARDLY: f64 = 0.05;
 /// Lines with less than this part of the first are not listed.
-const WORTH: f64 = 0.1;
+pub(super) const WORTH: f64 = 0.1;
 const MOST_LINES: usize = 5;
 /// With fewer steps or bins nothing is said of a rank.
 const FEW_STEPS: u64 = 10;
@@ -184,11 +184,11 @@ pub fn compare(ranks: &[Rank], group: &[usize]) -> Compared {
     found
 }
 
-fn mean_step_s(rank: &Rank) -> f64 {
+pub(super) fn mean_step_s(rank: &Rank) -> f64 {
     rank.seconds() / rank.facts.steps.max(1) as f64
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
+pub(super) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     match values.len() {
@@ -438,6 +438,11 @@ fn since(less: &[f64], change: Change) -> Option<Since> {
     })
 }
 
+/// All members, or [`MANY`] of them.
+fn some(members: &[usize]) -> impl Iterator<Item = &usize> {
+    members.iter().step_by(members.len().div_ceil(MANY).max(1))
+}
+
 /// The rank of the others whose waits are the median; of many, the median of some.
 fn typical<'r>(
     ranks: &'r [Rank],
@@ -445,9 +450,7 @@ fn typical<'r>(
     except: usize,
     is_chosen: impl Fn(u64) -> bool,
 ) -> Option<&'r Rank> {
-    let mut others: Vec<(f64, &Rank)> = members
-        .iter()
-        .step_by(members.len().div_ceil(MANY).max(1))
+    let mut others: Vec<(f64, &Rank)> = some(members)
         .filter(|&&each| each != except)
         .filter_map(|&each| ranks.get(each))
         .map(|rank| {
@@ -467,23 +470,31 @@ fn typical<'r>(
 
 /// What a rank does for longer than the median of the others, over the run: all of it is of the
 /// part in which it is slow, `slow_part` of the time.
-fn doing(ranks: &[Rank], members: &[usize], at: usize, slow_part: f64) -> Vec<(Doing, f64)> {
-    let Some(rank) = ranks.get(at) else {
+pub(super) fn doing(
+    ranks: &[Rank],
+    members: &[usize],
+    at: usize,
+    slow_part: f64,
+) -> Vec<(Doing, f64)> {
+    let with_time = |at: usize| {
+        let rank = ranks.get(at)?;
+        Some((rank, rank.seconds().max(1e-9)))
+    };
+    let Some(own) = with_time(at) else {
         return Vec::new();
     };
-    let share = |rank: &Rank, doing: &Doing| {
-        rank.own.get(doing).copied().unwrap_or(0.0) / rank.seconds().max(1e-9)
+    let share = |(rank, seconds): (&Rank, f64), doing: &Doing| {
+        rank.own.get(doing).copied().unwrap_or(0.0) / seconds
     };
-    let others = || {
-        let others = members.iter().filter(|&&each| each != at);
-        others.filter_map(|&each| ranks.get(each))
-    };
-    let mut more: Vec<(Doing, f64)> = rank
+    let others = some(members).filter(|&&each| each != at);
+    let others: Vec<(&Rank, f64)> = others.filter_map(|&each| with_time(each)).collect();
+    let mut more: Vec<(Doing, f64)> = own
+        .0
         .own
         .keys()
         .map(|doing| {
-            let typical = median(others().map(|other| share(other, doing)));
-            (*doing, (share(rank, doing) - typical) / slow_part)
+            let typical = median(others.iter().map(|&other| share(other, doing)));
+            (*doing, (share(own, doing) - typical) / slow_part)
         })
         .filter(|&(_, more)| more > 0.0)
         .collect();

@@ -6,6 +6,7 @@ use crate::analysis::job::ranks::Rank;
 use crate::analysis::job::stragglers::Unsure;
 use crate::model::nccl_ras::KeptRas;
 use crate::model::text::printable_json;
+use crate::report::tables::by_group::{ByGroupRow, by_group};
 use crate::report::tables::job::{
     ClockRow, RankRow, StragglerRow, all_ranks, clocks, ranks, straggler,
 };
@@ -37,6 +38,8 @@ pub struct JobReport {
     pub clocks: Vec<ClockRow>,
     /// Dimensions of the ranks' parallel groups.
     pub parallel: ParallelRow,
+    /// Ranks by group along each dimension of 2 to 64 groups.
+    pub by_group: Vec<ByGroupRow>,
     /// Ranks that do the same work, and what was found among them.
     pub groups: Vec<GroupRow>,
     pub ranks: Vec<RankRow>,
@@ -247,6 +250,7 @@ pub fn job_report(job: &Job) -> JobReport {
                 .collect(),
             conflict: job.parallel.conflict.clone(),
         },
+        by_group: by_group(job),
         groups: job
             .groups
             .iter()

@@ -154,7 +154,7 @@ pub fn all_ranks(job: &Job, rows: &[RankRow]) -> Option<RankRow> {
     })
 }
 
-fn number(value: Option<f64>) -> Value {
+pub(super) fn number(value: Option<f64>) -> Value {
     value.map_or(Value::None, Value::Number)
 }
 
@@ -162,11 +162,11 @@ fn id(value: Option<u32>) -> Value {
     value.map_or(Value::None, |value| Value::Count(i64::from(value)))
 }
 
-const fn class(
+pub(super) const fn class<R>(
     key: &'static str,
     label: &'static str,
-    value: fn(&RankRow) -> Value,
-) -> Column<RankRow> {
+    value: fn(&R) -> Value,
+) -> Column<R> {
     Column::new(Kind::Points, key, label, value).width(7)
 }
 
@@ -218,7 +218,7 @@ pub const RANKS: &[Column<RankRow>] = &[
     Column::data(Kind::Count, "nccl", |row| Value::Flag(row.nccl)),
 ];
 
-/// A line at which a rank spends more time than the others.
+/// A line at which a rank spends more time than the others, or all ranks of a group spend much.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct DoingRow {
     pub phase: &'static str,
@@ -227,7 +227,8 @@ pub struct DoingRow {
     pub function: Option<String>,
     pub file: Option<String>,
     pub line: Option<u32>,
-    /// How much more than the median of the others, as a share of the time in which it is slow.
+    /// How much more than the median of the others, as a share of the time in which it is slow. For
+    /// what a group has in common: all of it.
     pub share: f64,
     /// The same in each step.
     pub ms: f64,
@@ -320,7 +321,7 @@ pub fn straggler(job: &Job, found: &Straggler) -> Option<StragglerRow> {
     })
 }
 
-fn doing_row(names: &Names, doing: &Doing, share: f64, step_ms: f64) -> DoingRow {
+pub(super) fn doing_row(names: &Names, doing: &Doing, share: f64, step_ms: f64) -> DoingRow {
     let place = names.place(doing);
     DoingRow {
         phase: doing.phase.stable_name(),

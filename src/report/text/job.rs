@@ -1,5 +1,6 @@
 //! The answers for a job of many ranks, for people.
 
+use super::by_group::by_group;
 use super::format::{counted, milliseconds, percent, place_of, printable, seconds, share_of};
 use super::other_jobs::other_jobs;
 use super::ras::{self, stood_at};
@@ -44,6 +45,7 @@ pub fn render_job(job: &Job, full: bool) -> String {
         group_found(&mut out, job, group, found);
     }
     rank_table(&mut out, job, if full { usize::MAX } else { MOST_RANKS });
+    by_group(&mut out, job, if full { usize::MAX } else { MOST_RANKS });
     clock_lines(&mut out, job);
     left_out(&mut out, job, if full { usize::MAX } else { MOST_LEFT_OUT });
     out
