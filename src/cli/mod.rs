@@ -59,6 +59,7 @@ mod view;
 mod watch_plan;
 mod window;
 
+use crate::os::allocator::keep_freed_memory;
 use args::Arguments;
 use clap::Parser;
 use failure::Failure;
@@ -98,7 +99,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn dispatch(mut plan: Plan) -> Result<ExitCode, Failure> {
-    plan.inputs().into_iter().try_for_each(fetch)?;
+    let goes_on = matches!(plan, Plan::View(_));
+    let inputs = plan.inputs();
+    if !inputs.is_empty() && !goes_on {
+        keep_freed_memory();
+    }
+    inputs.into_iter().try_for_each(fetch)?;
     match plan {
         Plan::Agent(plan) => commands::agent::run(*plan),
         Plan::Record(plan) => commands::record::run(*plan),

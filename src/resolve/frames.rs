@@ -40,6 +40,8 @@ impl Frames {
             classes: Vec::new(),
             added: 0,
             known: FxHashMap::default(),
+            of_code: FxHashMap::default(),
+            of_symbol: FxHashMap::default(),
         };
         let mut stacks = StackTable::default();
         let raw = &input.tables.stacks;
@@ -112,28 +114,47 @@ fn name_stacks(
     first
 }
 
-/// Symbols whose readable names are kept: those of an hour of one job are a few thousand.
-const MAX_KEPT_NAMES: usize = 1 << 16;
+/// Native functions that are kept: those of an hour of one job are a few thousand.
+const MAX_KEPT: usize = 1 << 15;
 
-thread_local! {
-    /// By symbol, the demangled and the shortened name: `agent` and `top` resolve the same ones
-    /// every few seconds.
-    static KEPT_NAMES: RefCell<FxHashMap<String, (String, String)>> = RefCell::default();
+/// A function, what the rules say of it, and whether a row that the user added matches it.
+type Made = (Function, FunctionClass, bool);
+
+/// Functions by symbol and module, whatever recording they are of: those of a job's ranks have the
+/// same, and `agent` and `top` resolve the same ones every few seconds.
+#[derive(Default)]
+struct KeptFunctions {
+    /// Address of the rules that they were made by.
+    rules: usize,
+    by_symbol: FxHashMap<String, Vec<(ModuleKind, Made)>>,
 }
 
-/// A symbol's demangled name, and the same shortened.
-fn readable(symbol: &str, names: Names) -> (String, String) {
-    KEPT_NAMES.with_borrow_mut(|kept| {
-        if let Some(known) = kept.get(symbol) {
-            return known.clone();
+thread_local! {
+    static KEPT: RefCell<KeptFunctions> = RefCell::default();
+}
+
+/// The function of a symbol.
+fn of_symbol(kind: ModuleKind, path: &str, symbol: &str, names: Names) -> Made {
+    KEPT.with_borrow_mut(|kept| {
+        let rules = std::ptr::from_ref(names.rules).addr();
+        if kept.rules != rules || kept.by_symbol.len() >= MAX_KEPT {
+            *kept = KeptFunctions {
+                rules,
+                ..KeptFunctions::default()
+            };
         }
-        if kept.len() >= MAX_KEPT_NAMES {
-            kept.clear();
+        let known = kept.by_symbol.get(symbol).into_iter().flatten();
+        let mut known = known.filter(|(of, made)| *of == kind && made.0.file == path);
+        if let Some((_, made)) = known.next() {
+            return made.clone();
         }
         let name = (names.demangle)(symbol);
         let short = (names.shorten)(&name);
-        kept.insert(symbol.to_owned(), (name.clone(), short.clone()));
-        (name, short)
+        let rules = names.rules.native(kind, path, Some(&name));
+        let made = (named(name, short, path, &rules), rules.class, rules.added);
+        let modules = kept.by_symbol.entry(symbol.to_owned()).or_default();
+        modules.push((kind, made.clone()));
+        made
     })
 }
 
@@ -144,6 +165,10 @@ struct Resolver<'a> {
     classes: Vec<FunctionClass>,
     added: usize,
     known: FxHashMap<Key, FunctionId>,
+    /// Functions by code object, and by module and first address of their symbol: most frames are
+    /// of one that has been named.
+    of_code: FxHashMap<usize, FunctionId>,
+    of_symbol: FxHashMap<(ModuleId, u64), FunctionId>,
 }
 
 /// What makes two frames the same function.
@@ -190,11 +215,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn add(
-        &mut self,
-        key: Key,
-        make: impl FnOnce() -> (Function, FunctionClass, bool),
-    ) -> FunctionId {
+    fn add(&mut self, key: Key, make: impl FnOnce() -> Made) -> FunctionId {
         if let Some(&id) = self.known.get(&key) {
             return id;
         }
@@ -208,13 +229,16 @@ impl Resolver<'_> {
     }
 
     fn python(&mut self, code: usize) -> FunctionId {
+        if let Some(&known) = self.of_code.get(&code) {
+            return known;
+        }
         let Some(info) = self.input.tables.codes.get(code) else {
             return self.marker(Partial::CodeGone);
         };
         let regions = &self.input.run.regions;
         let names = self.names;
         let key = Key::Python(info.name.clone(), info.file.clone(), info.first_line);
-        self.add(key, || {
+        let id = self.add(key, || {
             let is_region = info.region().is_some();
             // A block's name says nothing of the functions that rules are for.
             let ruled = if is_region { "" } else { &info.name };
@@ -230,7 +254,9 @@ impl Resolver<'_> {
                 ..named(name.clone(), name, &info.file, &rules)
             };
             (function, rules.class, rules.added)
-        })
+        });
+        self.of_code.insert(code, id);
+        id
     }
 
     fn native(&mut self, module: ModuleId, address: u64) -> FunctionId {
@@ -240,27 +266,28 @@ impl Resolver<'_> {
         let (kind, path) = info.map_or((ModuleKind::Anonymous, "[unknown]"), |info| {
             (info.kind, info.path.as_str())
         });
-        let symbol = input.symbols.lookup(module, address);
-        let (name, short) = match symbol {
-            Some(symbol) => readable(&symbol.name, names),
-            // Code made at run time has as many addresses as kernels, and none is meaningful.
-            None if kind == ModuleKind::Anonymous => {
-                ("[anonymous code]".to_owned(), "[anonymous code]".to_owned())
-            }
-            None => {
-                let name = format!("{}+{address:#x}", file_name(path));
-                (name.clone(), name)
-            }
+        let Some(symbol) = input.symbols.lookup(module, address) else {
+            let name = match kind {
+                // Code made at run time has as many addresses as kernels, and none is meaningful.
+                ModuleKind::Anonymous => "[anonymous code]".to_owned(),
+                _ => format!("{}+{address:#x}", file_name(path)),
+            };
+            let key = Key::Native(name.clone(), path.to_owned());
+            return self.add(key, || {
+                let rules = names.rules.native(kind, path, None);
+                let function = named(name.clone(), name, path, &rules);
+                (function, rules.class, rules.added)
+            });
         };
-        let key = Key::Native(name.clone(), path.to_owned());
-        let has_symbol = symbol.is_some();
-        self.add(key, || {
-            let rules = names
-                .rules
-                .native(kind, path, has_symbol.then_some(name.as_str()));
-            let function = named(name, short, path, &rules);
-            (function, rules.class, rules.added)
-        })
+        let place = (module, symbol.start);
+        if let Some(&known) = self.of_symbol.get(&place) {
+            return known;
+        }
+        let made = of_symbol(kind, path, &symbol.name, names);
+        let key = Key::Native(made.0.name.clone(), path.to_owned());
+        let id = self.add(key, || made);
+        self.of_symbol.insert(place, id);
+        id
     }
 
     fn marker(&mut self, partial: Partial) -> FunctionId {
