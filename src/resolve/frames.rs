@@ -114,8 +114,10 @@ fn name_stacks(
     first
 }
 
-/// Native functions that are kept: those of an hour of one job are a few thousand.
+/// Symbols whose functions are kept: those of an hour of one job are a few thousand.
 const MAX_KEPT: usize = 1 << 15;
+/// Modules of one symbol: torch.compile makes a library with the same symbols for each kernel.
+const MAX_MODULES: usize = 8;
 
 /// A function, what the rules say of it, and whether a row that the user added matches it.
 type Made = (Function, FunctionClass, bool);
@@ -153,7 +155,9 @@ fn of_symbol(kind: ModuleKind, path: &str, symbol: &str, names: Names) -> Made {
         let rules = names.rules.native(kind, path, Some(&name));
         let made = (named(name, short, path, &rules), rules.class, rules.added);
         let modules = kept.by_symbol.entry(symbol.to_owned()).or_default();
-        modules.push((kind, made.clone()));
+        if modules.len() < MAX_MODULES {
+            modules.push((kind, made.clone()));
+        }
         made
     })
 }
