@@ -358,7 +358,10 @@ fn a_folder_without_recordings_and_options_of_one_recording_are_refused() {
     let text = refused(&["--mesh", "dp"]);
     assert!(text.contains("a dimension is NAME=SIZE"), "{text}");
     let text = refused(&["--csv", "functions"]);
-    assert!(text.contains("its tables are ranks, by_group, clocks"), "{text}");
+    assert!(
+        text.contains("its tables are ranks, by_group, clocks"),
+        "{text}"
+    );
 }
 
 /// Steps of a minute, and slower ones: a recording begins by itself, and all that wait for the
