@@ -301,7 +301,10 @@ pub fn read_running_stack(
     };
     let mut result = read_stack(interpreter, state_address, memory, out);
     for _ in 1..ATTEMPTS {
-        if matches!(rank(&result, out), (true, true, _)) {
+        let is_whole = matches!(rank(&result, out), (true, true, _));
+        // Not torn, and long to read.
+        let is_too_deep = result == Err(FrameError::TooDeep);
+        if is_whole || is_too_deep {
             break;
         }
         let mut stack = PythonStack::default();

@@ -151,8 +151,8 @@ pub(super) fn starts(states: &[u64], objects: &mut Objects<'_>) -> Vec<Reached> 
     let mut globals: Vec<(u64, Rc<Scope>)> = Vec::new();
     for &state in states {
         let mut stack = PythonStack::default();
-        // What was read of an incomplete stack is used, too.
-        // Not by the page: a page that was read before is of another time than the rest.
+        // What was read of an incomplete stack is used, too. Pages that were read before are of
+        // another time than the rest.
         let _ = read_running_stack(interpreter, state, memory.live(), &mut stack);
         codes.resolve_frames(&stack.frames, memory, memory, |_| CodeId::from_index(0));
         for frame in stack.frames.iter().rev().take(MAX_FRAMES) {
