@@ -182,11 +182,8 @@ impl ProcessImage {
     /// Sets the interpreter after discovery.
     pub(super) fn set_interpreter(&mut self, interpreter: Arc<Interpreter>) {
         self.codes = Some(CodeCache::new(&interpreter));
-        // The objects of torch itself were not seen in a free-threaded build.
-        if !interpreter.free_threaded {
-            self.nn_modules = Some(ModuleProbe::new(&interpreter));
-            self.progress = Some(ProgressProbe::new(&interpreter));
-        }
+        self.nn_modules = Some(ModuleProbe::new(&interpreter));
+        self.progress = Some(ProgressProbe::new(&interpreter));
         self.python = Python::Found(interpreter);
     }
 

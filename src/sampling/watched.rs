@@ -27,7 +27,7 @@ impl Watched {
     }
 }
 
-/// The tracer's copy of the list, with the address of each int at its last read.
+/// The tracer's copy of the list, with where each int was at its last read.
 #[derive(Debug, Default)]
 pub(super) struct WatchPlan {
     generation: u64,
@@ -66,23 +66,25 @@ impl WatchPlan {
         &self.list.ranges
     }
 
-    /// Addresses of the ints at the last read: most of them have not moved.
+    /// Where the ints were at the last read: most of them have not moved.
     pub(super) fn last_ints(&self) -> impl Iterator<Item = u64> + '_ {
         self.ints.iter().copied().filter(|&address| address != 0)
     }
 
-    /// Updates the addresses of the ints: `pointer_at` reads a pointer. Returns the addresses that
-    /// have changed.
+    /// Updates where the ints are: `pointer_at` reads a pointer. Returns the addresses that have
+    /// changed.
     pub(super) fn moved_ints(&mut self, pointer_at: impl Fn(u64) -> Option<u64>) -> Vec<u64> {
         let mut moved = Vec::new();
         for (&place, known) in self.list.ints.iter().zip(&mut self.ints) {
             if let Some(now) = pointer_at(place)
-                && now != *known
                 && now != 0
                 && now.is_multiple_of(8)
             {
-                *known = now;
-                moved.push(now);
+                let read = now.wrapping_add(self.list.int_start);
+                if read != *known {
+                    *known = read;
+                    moved.push(read);
+                }
             }
         }
         moved

@@ -127,6 +127,18 @@ def one_ahead(loader, batches):
         stop(batches=min(number + 1, batches))
 
 
+def closed_over(loader):
+    iterator = iter(loader)
+
+    def following():
+        return next(iterator, None)
+
+    number = 0
+    while following() is not None:
+        number += 1
+        stop(batches=number)
+
+
 def two_at_once(train, test):
     for number, _ in enumerate(train, 1):
         stop(batches=number)
@@ -141,6 +153,7 @@ directly(Loader(3))
 directly(progress_bar(Loader(3)))
 together(Loader(3))
 one_ahead(Loader(4), 4)
+closed_over(Loader(3))
 # As many attributes as do not fit into shared keys; ints that are objects of their own, and of two digits.
 directly(Loader(3, 0, 40))
 directly(Loader(4, 255), 255)

@@ -179,6 +179,21 @@ fn paths_on_3_14() {
     check("3.14");
 }
 
+#[test]
+fn paths_on_3_15() {
+    check("3.15");
+}
+
+#[test]
+fn paths_on_3_13t() {
+    check("3.13t");
+}
+
+#[test]
+fn paths_on_3_14t() {
+    check("3.14t");
+}
+
 /// Keeps what was read, and counts.
 struct Recorder<M> {
     inner: M,
@@ -289,4 +304,9 @@ fn lies_on_3_11() {
 #[test]
 fn lies_on_3_13() {
     check_hostile("3.13");
+}
+
+#[test]
+fn lies_on_3_13t() {
+    check_hostile("3.13t");
 }

@@ -75,9 +75,9 @@ fn check(python: &str) {
         );
         target.send("");
     }
-    assert_eq!(stops, 41);
+    assert_eq!(stops, 44);
     // One for each of the loops, at most.
-    assert!(searches <= 13, "{searches}");
+    assert!(searches <= 14, "{searches}");
     let loader = found
         .iter()
         .find(|counter| counter.kind == CounterKind::Batches)
@@ -117,6 +117,21 @@ fn counters_on_3_13() {
 #[test]
 fn counters_on_3_14() {
     check("3.14");
+}
+
+#[test]
+fn counters_on_3_15() {
+    check("3.15");
+}
+
+#[test]
+fn counters_on_3_13t() {
+    check("3.13t");
+}
+
+#[test]
+fn counters_on_3_14t() {
+    check("3.14t");
 }
 
 /// Memory that cannot be read costs a counter, and nothing else.

@@ -73,6 +73,26 @@ impl ObjectLayout {
         u64::from(field + self.growth)
     }
 
+    /// Where an object counts its references: offset and length. `ob_refcnt`, of which 32 bits are
+    /// it from 3.12 on, or `ob_ref_local` and `ob_ref_shared` (Include/object.h).
+    pub fn references(&self) -> (u64, usize) {
+        match self.growth {
+            0 => (0, 4),
+            _ => (12, 12),
+        }
+    }
+
+    /// Whether what is at [`Self::references`] are those of an object that is not freed. Two bits
+    /// of `ob_ref_shared` are flags (Include/refcount.h).
+    pub fn is_referred_to(&self, references: &[u8]) -> bool {
+        const FLAG_BITS: u32 = 2;
+        let (local, shared) = references.split_at(references.len().min(4));
+        let shared = shared
+            .first_chunk()
+            .map_or(0, |word| i64::from_le_bytes(*word));
+        local.iter().any(|&byte| byte != 0) || shared >> FLAG_BITS > 0
+    }
+
     /// Offset of `ob_type`.
     pub fn type_offset(&self) -> u32 {
         OBJECT_TYPE + self.growth

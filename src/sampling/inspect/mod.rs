@@ -330,7 +330,9 @@ impl ThreadReader<'_> {
     }
 
     fn local(&self, variable: &Variable, redaction: Redaction) -> Local {
-        let of_tensor = |object: u64, class: &str| describe_tensor(object, class, self.memory);
+        let growth = self.interpreter.layout.objects.growth;
+        let of_tensor =
+            |object: u64, class: &str| describe_tensor(object, growth, class, self.memory);
         let shown = |text: &str| redaction.value(&variable.name, text);
         let value = describe(
             self.interpreter,

@@ -49,6 +49,13 @@ impl Reader {
         self.objects
     }
 
+    /// Whether the object at `address` is not freed.
+    pub(super) fn is_referred_to(&self, address: u64, memory: &dyn Memory) -> bool {
+        let (offset, length) = self.objects.references();
+        let references = memory.read_bytes(address.wrapping_add(offset), length);
+        references.is_ok_and(|bytes| self.objects.is_referred_to(&bytes))
+    }
+
     /// The type at `address`, as it is now.
     pub(super) fn type_at(
         &mut self,

@@ -81,8 +81,12 @@ impl ProgressProbe {
         if !self.meshes.is_due(optimizer, now_ns) {
             return None;
         }
-        let (_, list, _) = self.parameters(optimizer, live)?;
-        let parameter = self.reader.element(list, 0, live).ok()?;
+        let parameters = self.parameters(optimizer, live);
+        let first = parameters.and_then(|(_, list, _)| self.reader.element(list, 0, live).ok());
+        let Some(parameter) = first else {
+            self.meshes.is_unfinished(optimizer, now_ns);
+            return None;
+        };
         self.mesh_reader(live).of_parameter(parameter)
     }
 
@@ -197,7 +201,8 @@ impl MeshReader<'_> {
     /// Numbers of elements along the dimensions.
     fn sizes(&mut self, mesh: u64) -> Option<Vec<u64>> {
         if let Some(tensor) = self.attribute(mesh, &[MESH_TENSOR]) {
-            return Tensor::at(tensor, self.memory)?.shape(self.memory);
+            let growth = self.reader.objects().growth;
+            return Tensor::at(tensor, growth, self.memory)?.shape(self.memory);
         }
         let layout = self.attribute(mesh, &[MESH_LAYOUT])?;
         if let Some(axes) = self.attribute(layout, &[LAYOUT_AXES]) {
@@ -281,8 +286,7 @@ impl MeshReader<'_> {
 
     fn learn(&mut self, object: u64) {
         let (reader, memory) = (&mut *self.reader, self.memory);
-        let objects = reader.objects();
-        self.ints.learn(object, &objects, memory, |address| {
+        self.ints.learn(object, memory, |address| {
             reader
                 .type_at(address, memory)
                 .is_ok_and(|facts| facts.name == "int")

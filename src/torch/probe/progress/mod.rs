@@ -52,6 +52,9 @@ const MOVING_PAUSE_NS: u64 = 500_000_000;
 /// By how much the pauses are longer in sessions that last for months.
 const RARELY: u64 = 4;
 
+/// `THPDtype.scalar_type` (torch/csrc/Dtype.h).
+const DTYPE: u32 = 16;
+
 /// Time until the next search, ns: doubled each time that a search found nothing new. Between two
 /// epochs an iterator ends, and the next one appears only after its workers have been forked, while
 /// the parameters' versions are known and move all the time.
@@ -84,6 +87,8 @@ pub struct WatchList {
     /// Addresses of pointers to Python ints, each one of `ranges`: [`INT_BYTES`] of the ints are
     /// read, too.
     pub ints: Vec<u64>,
+    /// From where on an int is read.
+    pub int_start: u64,
 }
 
 /// A counter that was found.
@@ -165,7 +170,7 @@ impl ProgressProbe {
             interpreter: interpreter.clone(),
             reader: Reader::new(interpreter),
             scanner: Scanner::new(interpreter),
-            ints: IntReader::new(interpreter.version.minor),
+            ints: IntReader::new(interpreter),
             meshes: Meshes::default(),
             group_search: GroupSearch::default(),
             threads: FxHashMap::default(),
@@ -261,7 +266,7 @@ impl ProgressProbe {
         let found = self.scanner.search(frames, &mut self.reader, copied, live);
         for found in found {
             // Objects beyond the top of a frame's values may have been freed.
-            if !matches!(live.read_u32(found.object), Ok(1..)) {
+            if !self.reader.is_referred_to(found.object, live) {
                 continue;
             }
             let counters = match found.class {
@@ -300,12 +305,16 @@ impl ProgressProbe {
 
     /// The memory to read with each sample of a thread.
     pub fn watch_list(&self, thread: ThreadId) -> WatchList {
-        let mut list = WatchList::default();
+        let objects = self.reader.objects();
+        let mut list = WatchList {
+            int_start: objects.growth.into(),
+            ..WatchList::default()
+        };
         let Some(watched) = self.threads.get(&thread) else {
             return list;
         };
         for counter in &watched.live {
-            list.ranges.extend(counter.watch.ranges());
+            list.ranges.extend(counter.watch.ranges(&objects));
             list.ints.extend(counter.watch.int_slot());
         }
         list
@@ -346,6 +355,7 @@ impl ProgressProbe {
         intern: &mut impl FnMut(&FoundCounter) -> Option<CounterId>,
     ) -> bool {
         let kind = counter.kind;
+        let objects = self.reader.objects();
         let is_it = |live: &Live| live.object == object && live.kind == kind;
         let others = self.threads.iter().filter(|(other, _)| **other != thread);
         if others.flat_map(|(_, other)| &other.live).any(is_it) {
@@ -364,10 +374,9 @@ impl ProgressProbe {
         if is_of_optimizer(kind) && of_owner.any(|live| live.moves >= 2) {
             return false;
         }
-        let ranges = watched.live.iter().map(|live| live.watch.ranges().count());
-        if watched.live.len() >= MAX_LIVE
-            || ranges.sum::<usize>() + watch.ranges().count() > MAX_RANGES
-        {
+        let count = |watch: &Watch| watch.ranges(&objects).count();
+        let ranges = watched.live.iter().map(|live| count(&live.watch));
+        if watched.live.len() >= MAX_LIVE || ranges.sum::<usize>() + count(&watch) > MAX_RANGES {
             return false;
         }
         // An iterator may have the address of an earlier one; if its facts are the same, it is
@@ -442,8 +451,7 @@ impl ProgressProbe {
     /// The value of an int.
     fn int(&mut self, object: u64, live: &dyn Memory) -> Option<u64> {
         let reader = &mut self.reader;
-        let objects = reader.objects();
-        self.ints.learn(object, &objects, live, |address| {
+        self.ints.learn(object, live, |address| {
             reader
                 .type_at(address, live)
                 .is_ok_and(|facts| facts.name == "int")
@@ -494,6 +502,7 @@ impl ProgressProbe {
             return Vec::new();
         };
         let class = self.reader.class_of(object, live).unwrap_or_default();
+        let growth = self.reader.objects().growth;
         let mut indices = vec![0, count / 2, count.saturating_sub(1)];
         indices.dedup();
         let mut counters = Vec::new();
@@ -501,7 +510,7 @@ impl ProgressProbe {
             let Ok(parameter) = self.reader.element(list, index, live) else {
                 continue;
             };
-            let Some(tensor) = Tensor::at(parameter, live) else {
+            let Some(tensor) = Tensor::at(parameter, growth, live) else {
                 continue;
             };
             let Some(watch) = tensor.watch(live) else {
@@ -538,18 +547,19 @@ impl ProgressProbe {
         let states = reader.attribute(optimizer, STATES, live).ok()?.value;
         let first = reader.entries(states, live).ok()?.first()?.value;
         let step = reader.item(first, STATE_STEP, live).ok()?;
-        Some((step, Tensor::at(step, live)?.watch(live)?))
+        let growth = reader.objects().growth;
+        Some((step, Tensor::at(step, growth, live)?.watch(live)?))
     }
 
-    /// The type of an active autocast. Source: torch/csrc/Dtype.h `THPDtype`: the type's number is
-    /// its first field.
+    /// The type of an active autocast.
     fn autocast(&mut self, object: u64, live: &dyn Memory) -> Option<(&'static str, String)> {
         let enabled = self.reader.attribute(object, AUTOCAST_ENABLED, live).ok()?;
         if self.reader.flag(enabled.value, live) != Some(true) {
             return None;
         }
         let element = self.reader.attribute(object, AUTOCAST_TYPE, live).ok()?;
-        let number = live.read_u8(element.value.wrapping_add(16)).ok()?;
+        let place = element.value.wrapping_add(self.reader.objects().at(DTYPE));
+        let number = live.read_u8(place).ok()?;
         Some((facts::AUTOCAST, element_type(number.into())?.to_owned()))
     }
 }

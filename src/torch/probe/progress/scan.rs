@@ -6,7 +6,8 @@ use super::attributes::Reader;
 use crate::memory::{Memory, ReadRequest};
 use crate::python::dicts::TypeFacts;
 use crate::python::discover::Interpreter;
-use crate::python::layout::objects::OBJECT_TYPE;
+use crate::python::layout::generators::GeneratorLayout;
+use crate::python::layout::objects::{CELL_CONTENTS, ObjectLayout};
 use crate::torch::rules::groups::MESH;
 use crate::torch::rules::progress::{AUTOCAST, COUNTERS, FETCHERS, OPTIMIZER};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -57,15 +58,16 @@ pub(super) enum Holder {
     /// A generator: in its frame.
     Generator,
     /// Through a pointer at this offset.
-    Pointer(u64),
+    Pointer(u32),
     /// Through a pointer to a tuple at this offset.
-    Tuple(u64),
+    Tuple(u32),
     /// Through attributes that lead to a list: an index of the rules.
     Fetcher(usize),
 }
 
 /// Classes of objects that contain others. Source: Objects/enumobject.c, Python/bltinmodule.c,
-/// Modules/itertoolsmodule.c and Include/cpython/classobject.h of 3.10 to 3.14.
+/// Modules/itertoolsmodule.c, Include/cpython/classobject.h and Include/cpython/cellobject.h of
+/// 3.10 to 3.15.
 const HOLDERS: &[(&str, Holder)] = &[
     ("generator", Holder::Generator),
     ("enumerate", Holder::Pointer(24)),
@@ -75,6 +77,8 @@ const HOLDERS: &[(&str, Holder)] = &[
     ("filter", Holder::Pointer(24)),
     // `with` keeps the method to call at its end.
     ("method", Holder::Pointer(24)),
+    // A variable that another function uses, too.
+    ("cell", Holder::Pointer(CELL_CONTENTS)),
 ];
 
 #[derive(Clone, Copy, Debug)]
@@ -91,28 +95,19 @@ pub(super) struct Scanner {
     uses: FxHashMap<u64, Use>,
     locals: u64,
     tag_mask: u64,
-    /// Offset of a frame's globals; `None` for a version whose objects are not searched.
-    globals: Option<u64>,
-    /// Offset of a generator's frame, and whether it is a pointer. Include/cpython/genobject.h,
-    /// Include/internal/pycore_interpframe_structs.h.
-    generator: Option<(u64, bool)>,
+    objects: ObjectLayout,
+    generator: GeneratorLayout,
 }
 
 impl Scanner {
     pub(super) fn new(interpreter: &Interpreter) -> Self {
         let frame = &interpreter.layout.frame;
-        let generator = match interpreter.version.minor {
-            10 => Some((16, true)),
-            11 => Some((80, false)),
-            12..=14 => Some((72, false)),
-            _ => None,
-        };
         Self {
             uses: FxHashMap::default(),
             locals: frame.localsplus.into(),
             tag_mask: frame.tag_mask,
-            globals: generator.map(|_| interpreter.layout.objects.frame_globals.into()),
-            generator,
+            objects: interpreter.layout.objects,
+            generator: GeneratorLayout::of(interpreter.version),
         }
     }
 
@@ -197,10 +192,7 @@ impl Scanner {
         copied: &dyn Memory,
         live: &dyn Memory,
     ) -> Vec<u64> {
-        let Some(offset) = self.globals else {
-            return Vec::new();
-        };
-        let place = frame.wrapping_add(offset);
+        let place = frame.wrapping_add(self.objects.frame_globals.into());
         let Ok(dict) = copied.read_u64(place).or_else(|_| live.read_u64(place)) else {
             return Vec::new();
         };
@@ -224,7 +216,7 @@ impl Scanner {
             .iter()
             .zip(&mut words)
             .map(|(&(object, _), word)| ReadRequest {
-                address: object.wrapping_add(OBJECT_TYPE.into()),
+                address: object.wrapping_add(self.objects.type_offset().into()),
                 buffer: word,
                 result: Ok(()),
             })
@@ -269,7 +261,8 @@ impl Scanner {
         reader: &mut Reader,
         live: &dyn Memory,
     ) -> Vec<u64> {
-        let pointer = |offset: u64| live.read_u64(object.wrapping_add(offset)).unwrap_or(0);
+        let place = |offset: u32| object.wrapping_add(self.objects.at(offset));
+        let pointer = |offset: u32| live.read_u64(place(offset)).unwrap_or(0);
         match holder {
             Holder::Pointer(offset) => {
                 let held = pointer(offset);
@@ -287,16 +280,16 @@ impl Scanner {
                     Err(_) => Vec::new(),
                 }
             }
-            Holder::Generator => match self.generator {
-                None => Vec::new(),
-                Some((offset, true)) => match pointer(offset) {
-                    frame if is_object(frame) => self.slots(frame, GENERATOR_SLOTS, live, live),
-                    _ => Vec::new(),
-                },
-                Some((offset, false)) => {
-                    self.slots(object.wrapping_add(offset), GENERATOR_SLOTS, live, live)
+            Holder::Generator => {
+                let frame = match self.generator.is_pointer {
+                    true => pointer(self.generator.frame),
+                    false => place(self.generator.frame),
+                };
+                match is_object(frame) {
+                    true => self.slots(frame, GENERATOR_SLOTS, live, live),
+                    false => Vec::new(),
                 }
-            },
+            }
         }
     }
 }

@@ -20,12 +20,14 @@ pub(super) struct Tensor {
 }
 
 impl Tensor {
-    /// The tensor whose Python object is at `object`; `None` if the memory there is inconsistent:
-    /// the `TensorImpl` must point back to the Python object, and its version counter must be
-    /// plausible.
-    pub(super) fn at(object: u64, memory: &dyn Memory) -> Option<Self> {
+    /// The tensor whose Python object is at `object`, the head of which is `growth` bytes larger
+    /// than in a build with a GIL; `None` if the memory there is inconsistent: the `TensorImpl`
+    /// must point back to the Python object, and its version counter must be plausible.
+    pub(super) fn at(object: u64, growth: u32, memory: &dyn Memory) -> Option<Self> {
         for offset in TENSOR_POINTERS {
-            let implementation = memory.read_u64(object.wrapping_add(offset.into())).ok()?;
+            let implementation = memory
+                .read_u64(object.wrapping_add((offset + growth).into()))
+                .ok()?;
             if !is_pointer(implementation) {
                 continue;
             }
@@ -108,8 +110,13 @@ const INLINE_DIMENSIONS: u64 = 5;
 
 /// Class, shape, type of elements and device of a tensor as text; `None` if its layout cannot be
 /// verified.
-pub fn describe_tensor(object: u64, class: &str, memory: &dyn Memory) -> Option<String> {
-    let tensor = Tensor::at(object, memory)?;
+pub fn describe_tensor(
+    object: u64,
+    growth: u32,
+    class: &str,
+    memory: &dyn Memory,
+) -> Option<String> {
+    let tensor = Tensor::at(object, growth, memory)?;
     let shape: Vec<String> = tensor.shape(memory)?.iter().map(u64::to_string).collect();
     let element = tensor.number(tensor.layout.data_type, memory)?;
     let element = tensors::element(element).map_or("another type", |(name, _)| name);

@@ -2,6 +2,7 @@
 
 use crate::memory::{Memory, read_each};
 use crate::python::dicts::read_type;
+use crate::python::discover::Interpreter;
 use crate::python::layout::objects::{INT_DIGIT, OBJECT_TYPE, ObjectLayout};
 use crate::python::objects::ObjectError;
 
@@ -50,13 +51,13 @@ pub(super) enum Number {
     Word { address: u64 },
 }
 
-/// Bytes of an int that are read: up to two digits.
+/// Bytes of an int that are read, from [`ObjectLayout::growth`] on: up to two digits.
 pub const INT_BYTES: usize = 32;
 
 /// A counter that is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Watch {
-    /// An object whose reference count (from 3.12 on 32 bits of it) must not be 0; 0 for none.
+    /// An object that must not be freed; 0 for none.
     pub(super) object: u64,
     /// Bytes that must be unchanged.
     pub(super) guards: Vec<Guard>,
@@ -74,8 +75,9 @@ pub(super) enum Reading {
 
 impl Watch {
     /// Ranges to read: address and length.
-    pub(super) fn ranges(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
-        let count = (self.object != 0).then_some((self.object, 4));
+    pub(super) fn ranges(&self, objects: &ObjectLayout) -> impl Iterator<Item = (u64, usize)> + '_ {
+        let (offset, length) = objects.references();
+        let count = (self.object != 0).then_some((self.object.wrapping_add(offset), length));
         let number = match self.number {
             Number::Int { slot } => (slot, 8),
             Number::Word { address } => (address, 4),
@@ -99,9 +101,10 @@ impl Watch {
     /// is read from `live`.
     pub(super) fn read(&self, ints: &IntReader, copied: &dyn Memory, live: &dyn Memory) -> Reading {
         if self.object != 0 {
-            match copied.read_u32(self.object) {
+            let (offset, length) = ints.objects.references();
+            match copied.read_bytes(self.object.wrapping_add(offset), length) {
                 Err(_) => return Reading::Missing,
-                Ok(0) => return Reading::Gone,
+                Ok(count) if !ints.objects.is_referred_to(&count) => return Reading::Gone,
                 Ok(_) => {}
             }
         }
@@ -142,13 +145,15 @@ pub(super) struct IntReader {
     /// From 3.12 on the number of digits is in the upper bits of `lv_tag`, and the sign in its
     /// lower ones.
     tagged: bool,
+    objects: ObjectLayout,
 }
 
 impl IntReader {
-    pub(super) fn new(minor: u8) -> Self {
+    pub(super) fn new(interpreter: &Interpreter) -> Self {
         Self {
             int_type: None,
-            tagged: minor >= 12,
+            tagged: interpreter.version.minor >= 12,
+            objects: interpreter.layout.objects,
         }
     }
 
@@ -157,12 +162,11 @@ impl IntReader {
     pub(super) fn learn(
         &mut self,
         object: u64,
-        layout: &ObjectLayout,
         memory: &dyn Memory,
         is_int: impl FnOnce(u64) -> bool,
     ) {
         if self.int_type.is_none()
-            && let Ok(address) = read_type(layout, object, memory)
+            && let Ok(address) = read_type(&self.objects, object, memory)
             && is_int(address)
         {
             self.int_type = Some(address);
@@ -172,21 +176,27 @@ impl IntReader {
     /// The number at `object`, if it is an int that is not negative and has up to two digits (60
     /// bits).
     ///
-    /// Source: Include/cpython/longintrepr.h of 3.10 to 3.14: `ob_size`, or `lv_tag`, at 16, digits
+    /// Source: Include/cpython/longintrepr.h of 3.10 to 3.15: `ob_size`, or `lv_tag`, at 16, digits
     /// of 30 bits at 24.
     pub(super) fn value(&self, object: u64, memory: &dyn Memory) -> Option<u64> {
         if object == 0 || !object.is_multiple_of(8) {
             return None;
         }
         let mut bytes = [0; INT_BYTES];
-        memory.read_exact(object, &mut bytes).ok()?;
+        memory.read_exact(self.start(object), &mut bytes).ok()?;
         self.parse(&bytes)
     }
 
     /// The numbers at `objects`, from one vectored read; `None` if one of them is none.
     pub(super) fn values(&self, objects: &[u64], memory: &dyn Memory) -> Option<Vec<u64>> {
-        let all = read_each(objects, memory).ok()?;
+        let starts: Vec<u64> = objects.iter().map(|&object| self.start(object)).collect();
+        let all = read_each(&starts, memory).ok()?;
         all.iter().map(|bytes| self.parse(bytes)).collect()
+    }
+
+    /// From where on an int is read.
+    fn start(&self, object: u64) -> u64 {
+        object.wrapping_add(self.objects.growth.into())
     }
 
     fn parse(&self, bytes: &[u8; INT_BYTES]) -> Option<u64> {
@@ -200,7 +210,8 @@ impl IntReader {
             word(16)?,
             word(INT_DIGIT as usize)?,
         );
-        if of_type != int_type || word(0)? as u32 == 0 {
+        let is_freed = self.objects.growth == 0 && word(0)? as u32 == 0;
+        if of_type != int_type || is_freed {
             return None;
         }
         let count = match self.tagged {
