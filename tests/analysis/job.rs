@@ -679,6 +679,33 @@ fn a_late_rank_whose_steps_differ_is_no_all_clear() {
     assert!(!words.contains("about as long as the others"), "{text}");
 }
 
+/// The first steps are slow on all ranks, and of one of them they were not seen.
+#[test]
+fn a_rank_whose_first_steps_were_not_seen_is_compared() {
+    const UNSEEN_STEPS: u64 = 80;
+    let simulated = Simulated {
+        slow: Some((5, 0.02, UNSEEN_STEPS)),
+        before: Some((3, 0.06, UNSEEN_STEPS)),
+        ..Simulated::default()
+    };
+    let mut all = simulated.reductions();
+    let late = &mut all[5];
+    let rank = &mut late.ranks[0];
+    let is_unseen = |bin: &Bin| bin.index < UNSEEN_STEPS >> rank.shift;
+    let unseen = rank.bins.iter().filter(|bin| is_unseen(bin)).count();
+    rank.bins.drain(..unseen);
+    rank.steps -= UNSEEN_STEPS;
+    rank.sync_ends.retain(|end| end.step >= UNSEEN_STEPS);
+    for row in &mut late.rows {
+        row.bin = row.bin.and_then(|bin| bin.checked_sub(unseen as u16));
+    }
+    late.rows.retain(|row| row.bin.is_some());
+    let job = answers(all, None);
+    let compared = &job.groups[0].1;
+    assert_eq!((compared.compared, &compared.out_of_step[..]), (8, &[][..]));
+    assert!(late_ranks(&job).contains(&5), "{}", render_job(&job, false));
+}
+
 #[test]
 fn ranks_that_were_recorded_at_another_time_are_left_out() {
     let mut all = Simulated {

@@ -139,17 +139,18 @@ pub fn compare(ranks: &[Rank], group: &[usize]) -> Compared {
             false => found.too_short.push(at),
         }
     }
-    let step_s = |at: usize| ranks.get(at).map_or(0.0, mean_step_s);
-    let middle_s = median(together.iter().map(|&at| step_s(at)));
-    let (alike, out) = together
-        .into_iter()
-        .partition(|&at| (step_s(at) - middle_s).abs() <= ALIKE * middle_s);
-    let together: Vec<usize> = alike;
-    found.out_of_step = out;
+    let lengths = lengths(ranks, &together);
+    let together: Vec<(usize, f64)> = together.into_iter().zip(lengths).collect();
+    let is_alike = |(_, length): &(usize, f64)| (length - 1.0).abs() <= ALIKE;
+    let (alike, out): (Vec<_>, Vec<_>) = together.into_iter().partition(is_alike);
+    let together: Vec<usize> = alike.into_iter().map(|(at, _)| at).collect();
+    found.out_of_step = out.into_iter().map(|(at, _)| at).collect();
     found.compared = together.len();
     if together.len() < 2 {
         return found;
     }
+    let step_s = |&at: &usize| ranks.get(at).map(mean_step_s);
+    let middle_s = median(together.iter().filter_map(step_s));
     found.step_s = Some(middle_s);
     found.arrivals = arrivals(ranks, &together);
     let series = Series::new(ranks, &together);
@@ -182,6 +183,28 @@ pub fn compare(ranks: &[Rank], group: &[usize]) -> Compared {
     found.ideal_step_s = Some(middle_s * (1.0 - most));
     found.stragglers = stragglers;
     found
+}
+
+/// Length of the steps of each of these ranks, of which one is the median of all in the same bins:
+/// the counters of one may have been found later than those of another, and not all steps are
+/// alike.
+fn lengths(ranks: &[Rank], members: &[usize]) -> Vec<f64> {
+    let step_s = |bin: &Bin| Rank::length_s(bin) / f64::from(bin.steps.max(1));
+    let members: Vec<&Rank> = members.iter().filter_map(|&at| ranks.get(at)).collect();
+    let mut of_bin: FxHashMap<u64, Vec<f64>> = FxHashMap::default();
+    for bin in members.iter().flat_map(|rank| &rank.facts.bins) {
+        of_bin.entry(bin.index).or_default().push(step_s(bin));
+    }
+    let medians: FxHashMap<u64, f64> = of_bin
+        .into_iter()
+        .map(|(bin, lengths)| (bin, median(lengths.into_iter())))
+        .collect();
+    let usual_s =
+        |bin: &Bin| medians.get(&bin.index).copied().unwrap_or(0.0) * f64::from(bin.steps);
+    members
+        .iter()
+        .map(|rank| rank.seconds() / rank.facts.bins.iter().map(usual_s).sum::<f64>().max(1e-9))
+        .collect()
 }
 
 pub(super) fn mean_step_s(rank: &Rank) -> f64 {
