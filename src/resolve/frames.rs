@@ -41,7 +41,7 @@ impl Frames {
             added: 0,
             known: FxHashMap::default(),
             of_code: FxHashMap::default(),
-            of_symbol: FxHashMap::default(),
+            of_place: FxHashMap::default(),
         };
         let mut stacks = StackTable::default();
         let raw = &input.tables.stacks;
@@ -169,10 +169,10 @@ struct Resolver<'a> {
     classes: Vec<FunctionClass>,
     added: usize,
     known: FxHashMap<Key, FunctionId>,
-    /// Functions by code object, and by module and first address of their symbol: most frames are
-    /// of one that has been named.
+    /// Functions by code object, and by module and first address of their symbol, or the address
+    /// where there is none: most frames are of one that has been named.
     of_code: FxHashMap<usize, FunctionId>,
-    of_symbol: FxHashMap<(ModuleId, u64), FunctionId>,
+    of_place: FxHashMap<(ModuleId, u64), FunctionId>,
 }
 
 /// What makes two frames the same function.
@@ -270,27 +270,28 @@ impl Resolver<'_> {
         let (kind, path) = info.map_or((ModuleKind::Anonymous, "[unknown]"), |info| {
             (info.kind, info.path.as_str())
         });
-        let Some(symbol) = input.symbols.lookup(module, address) else {
-            let name = match kind {
-                // Code made at run time has as many addresses as kernels, and none is meaningful.
-                ModuleKind::Anonymous => "[anonymous code]".to_owned(),
-                _ => format!("{}+{address:#x}", file_name(path)),
-            };
-            let key = Key::Native(name.clone(), path.to_owned());
-            return self.add(key, || {
+        let symbol = input.symbols.lookup(module, address);
+        let place = (module, symbol.map_or(address, |symbol| symbol.start));
+        if let Some(&known) = self.of_place.get(&place) {
+            return known;
+        }
+        let made = match symbol {
+            Some(symbol) => of_symbol(kind, path, &symbol.name, names),
+            None => {
+                let name = match kind {
+                    // Code made at run time has as many addresses as kernels, and none is
+                    // meaningful.
+                    ModuleKind::Anonymous => "[anonymous code]".to_owned(),
+                    _ => format!("{}+{address:#x}", file_name(path)),
+                };
                 let rules = names.rules.native(kind, path, None);
                 let function = named(name.clone(), name, path, &rules);
                 (function, rules.class, rules.added)
-            });
+            }
         };
-        let place = (module, symbol.start);
-        if let Some(&known) = self.of_symbol.get(&place) {
-            return known;
-        }
-        let made = of_symbol(kind, path, &symbol.name, names);
         let key = Key::Native(made.0.name.clone(), path.to_owned());
         let id = self.add(key, || made);
-        self.of_symbol.insert(place, id);
+        self.of_place.insert(place, id);
         id
     }
 
