@@ -165,7 +165,7 @@ def main():
     # computes.
     jobs = max(1, (os.cpu_count() or 1) // 4)
     parser.add_argument("--jobs", type=int, default=jobs, help=f"binaries at a time (default: one for each four CPUs, here {jobs})")
-    parser.add_argument("--limit", type=float, default=600, help="seconds that one binary may take (default 600)")
+    parser.add_argument("--limit", type=float, default=1500, help="seconds that one binary may take (default 1500)")
     parser.add_argument("names", nargs="*", metavar="NAME")
     arguments = parser.parse_args()
     binaries = build()

@@ -1,6 +1,6 @@
 //! A simulated GPU node of a test: its folder, what runs on it, and the truth about it.
 
-use crate::faults::{TORCHSPY, program, run};
+use crate::faults::{STEADY, TORCHSPY, program, run};
 use gpu_node::scenario::Scenario;
 use gpu_node::truth::{Kind, Truth};
 use serde_json::Value;
@@ -101,7 +101,9 @@ impl Node {
         let recording = self.path().join("run.tspy");
         let mut command = self.command(TORCHSPY);
         command
-            .args(["record", "--force", "-o"])
+            .args(["record", "--force"])
+            .args(STEADY)
+            .arg("-o")
             .arg(&recording)
             .args(options)
             .arg("--")

@@ -47,7 +47,8 @@ fn plant(folder: &Path) -> Node {
 }
 
 fn record(machine: &Machine, node: &Path, scenario: Option<&Scenario>) -> Recorded {
-    let options = ["--duration", "3s", "--gpu", "all"];
+    // The first reading may be a slow one, and set a long period for what follows.
+    let options = ["--duration", "5s", "--gpu", "all"];
     let mut command = machine.command(scenario.unwrap_or(&Scenario::default()), &options);
     command.env(gpu_node::FOLDER, node);
     if scenario.is_none() {

@@ -1,6 +1,6 @@
 //! Ranks that train with torch under launchers other than torchrun: Open MPI, and Ray.
 
-use crate::faults::{TORCHSPY, Target, program, start_agent, wait_until};
+use crate::faults::{STEADY, TORCHSPY, Target, program, start_agent, wait_until};
 use crate::installed::{debian, frameworks_python, torch_python};
 use crate::job::said;
 use crate::torchspy;
@@ -33,11 +33,13 @@ fn gloo_ranks_under_open_mpi_are_one_job() {
     let pattern = folder.path().join("{job}/{host}-{rank}.tspy");
     let ran = Command::new(mpirun)
         .args(["--allow-run-as-root", "--oversubscribe", "-n", "4"])
-        .args([TORCHSPY, "record", "-o"])
+        .args([TORCHSPY, "record"])
+        .args(STEADY)
+        .arg("-o")
         .arg(pattern)
         .arg("--")
         .arg(python)
-        .args([&program("ddp_gloo.py"), "--steps", "60"])
+        .args([&program("ddp_gloo.py"), "--steps", "120"])
         .env("MASTER_ADDR", "127.0.0.1")
         .env("MASTER_PORT", port())
         .output()
@@ -52,7 +54,7 @@ fn gloo_ranks_under_open_mpi_are_one_job() {
     assert_eq!(numbers.collect::<Vec<_>>(), [0, 1, 2, 3]);
     for rank in ranks {
         let steps = rank["steps"].as_u64().unwrap();
-        assert!((50..=60).contains(&steps), "{rank}");
+        assert!((96..=120).contains(&steps), "{rank}");
     }
 }
 

@@ -354,12 +354,13 @@ fn itwinai_reports_what_was_logged() {
         assert_eq!(of, ranks as f64, "{told}");
         let stored_wh = sum_of(&runs, &name, "gpu_power_W") / 3600.0;
         assert!((energy_wh - stored_wh).abs() < 0.006, "{stored_wh}: {told}");
-        // Only whole seconds are logged: less than one is left out at either end.
+        // Only whole seconds are logged: less than one is left out at either end. The power is a
+        // square wave with a period of a second, and a part of it is not its mean.
         let own = &ours["points"][at];
         let own_wh = own["energy_wh"]["value"].as_f64().unwrap();
         let watts: f64 = Gpus::WATTS[..ranks].iter().sum();
         let left_out_s = (own_wh - energy_wh) * 3600.0 / watts;
-        assert!((-0.1..2.1).contains(&left_out_s), "{own}: {told}");
+        assert!((-0.3..2.3).contains(&left_out_s), "{own}: {told}");
         let truth = [30.0, 45.0][at];
         let own = own["gpu_utilization"]["value"].as_f64().unwrap() * 100.0;
         assert!((utilization - truth).abs() < 3.0, "{told}");

@@ -126,7 +126,8 @@ fn stops_stay_within_the_budget_under_load() {
     let longest_s = quality["stop_us"]["max"].as_f64().unwrap() / 1e6;
     // One of its threads at least runs or waits for a CPU at any time.
     let longest_share = longest_s / report["duration_s"].as_f64().unwrap();
-    assert!(share <= 0.02 + longest_share, "{quality}");
+    // The last tick may have stopped each of its threads.
+    assert!(share <= 0.02 + 3.0 * longest_share, "{quality}");
     assert!(quality["stops"].as_u64().unwrap() > 0, "{quality}");
 }
 

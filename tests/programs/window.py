@@ -74,6 +74,8 @@ def main():
             json.dump(count(net, optimizer, inputs, targets), file)
     if "RANK" in os.environ:
         torch.distributed.destroy_process_group()
+        # A thread of Gloo that frees a tensor while the interpreter ends aborts the process (https://github.com/pytorch/pytorch/issues/190489).
+        os._exit(0)
 
 
 main()

@@ -2,7 +2,7 @@
 //! deep stacks, of code that runs once.
 
 use crate::faults::{
-    How, Recorded, Recorder, TORCHSPY, Target, any_python, partial, python, run, wait_until,
+    How, Recorded, Recorder, STEADY, TORCHSPY, Target, any_python, partial, python, run, wait_until,
 };
 use crate::on_each_engine;
 use serde_json::Value;
@@ -193,7 +193,7 @@ rooted()
         };
         let folder = tempfile::tempdir().unwrap();
         let how = How {
-            options: &["--engine", engine],
+            options: &["--engine", engine, STEADY[0], STEADY[1]],
             fault: None,
         };
         let command = Recorder::launch_command(&[&python, "-c", SOURCE], how);
