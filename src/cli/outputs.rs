@@ -19,7 +19,7 @@ use crate::report::naming::so_far;
 use crate::report::tables::Make;
 use crate::report::text::{TextOptions, render_summary};
 use crate::resolve::confidential::Confidential;
-use crate::resolve::{self, Names};
+use crate::resolve::{Names, Samples, resolve_with};
 use crate::sampling::session::SegmentSink;
 use crate::torch::rules::RuleSet;
 use anyhow::{Context, Result};
@@ -92,7 +92,7 @@ pub(crate) fn read_profile(
     rules: &'static RuleSet,
 ) -> Result<Profile> {
     let file = File::open(path).with_context(|| format!("cannot open {shown}"))?;
-    read_profile_of(&file, shown, regions, rules)
+    read_profile_of(&file, shown, regions, rules, Samples::All)
 }
 
 /// The same of a file that was opened on its own.
@@ -101,8 +101,10 @@ pub(crate) fn read_profile_of(
     shown: &str,
     regions: &[Region],
     rules: &'static RuleSet,
+    kept: Samples,
 ) -> Result<Profile> {
-    Ok(profile_of(read_recording(file, shown)?, regions, rules))
+    let recording = read_recording(file, shown)?;
+    Ok(profile_of(recording, regions, rules, kept))
 }
 
 /// Resolves a recording that was read.
@@ -110,11 +112,12 @@ pub(crate) fn profile_of(
     mut recording: Recording,
     regions: &[Region],
     rules: &'static RuleSet,
+    kept: Samples,
 ) -> Profile {
     regions::add(&mut recording.run.regions, regions);
     let marked = regions::marked(&recording.tables.codes);
     regions::add(&mut recording.run.regions, &marked);
-    let mut profile = resolve_recording(&recording, rules);
+    let mut profile = resolve_part(&recording, rules, kept);
     let note = so_far(&profile);
     profile.run.notes.extend(note);
     profile
@@ -129,12 +132,16 @@ fn read_recording(file: &File, shown: &str) -> Result<Recording> {
 
 /// Names and classifies what a recording in memory holds.
 pub(crate) fn resolve_recording(recording: &Recording, rules: &'static RuleSet) -> Profile {
+    resolve_part(recording, rules, Samples::All)
+}
+
+fn resolve_part(recording: &Recording, rules: &'static RuleSet, kept: Samples) -> Profile {
     let names = Names {
         demangle,
         shorten,
         rules,
     };
-    let mut profile = resolve::resolve(recording, names);
+    let mut profile = resolve_with(recording, names, kept);
     full_queue::mark(&mut profile);
     profile
 }

@@ -10,6 +10,7 @@ use crate::model::region::Region;
 use crate::model::run::{ClockPair, RunInfo};
 use crate::os::file_lock;
 use crate::recording::{Piece, Recording};
+use crate::resolve::Samples;
 use crate::resolve::confidential::Confidential;
 use crate::torch::rules::RuleSet;
 use anyhow::Context;
@@ -176,9 +177,10 @@ impl Opened<'_> {
         &self,
         regions: &[Region],
         rules: &'static RuleSet,
+        kept: Samples,
     ) -> anyhow::Result<Profile> {
         if let [OpenedFile { of, file, .. }] = &self.files[..] {
-            return outputs::read_profile_of(file, &of.shown, regions, rules);
+            return outputs::read_profile_of(file, &of.shown, regions, rules, kept);
         }
         let pieces = self.files.iter().map(|OpenedFile { of, file, .. }| Piece {
             name: of.shown.clone(),
@@ -188,6 +190,6 @@ impl Opened<'_> {
         let pieces: Vec<Piece<'_>> = pieces.collect();
         let recording = Recording::read_pieces(&pieces);
         let recording = recording.with_context(|| format!("cannot open {}", self.name))?;
-        Ok(outputs::profile_of(recording, regions, rules))
+        Ok(outputs::profile_of(recording, regions, rules, kept))
     }
 }

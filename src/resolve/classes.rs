@@ -169,10 +169,11 @@ impl<'a> Classifier<'a> {
         Facts { processes, threads }
     }
 
-    /// All samples, classified.
+    /// The samples of the threads that are kept, classified.
     pub(super) fn samples(
         &mut self,
         processes: &[ProfileProcess],
+        is_kept: impl Fn(ThreadId) -> bool,
     ) -> impl Iterator<Item = ProfileSample> {
         let input = self.input;
         let fallback: Vec<Phase> = input
@@ -194,6 +195,7 @@ impl<'a> Classifier<'a> {
             .map(|sample| sample.thread)
             .collect();
         let samples = input.samples.iter();
+        let samples = samples.filter(move |sample| is_kept(sample.thread));
         samples.map(move |sample| {
             let stack = self.frames.first(sample.stack);
             let situation = Situation::new(&input.run.architecture, sample.state, sample.syscall);

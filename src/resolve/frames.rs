@@ -41,7 +41,7 @@ impl Frames {
             added: 0,
             known: FxHashMap::default(),
             of_code: FxHashMap::default(),
-            of_place: FxHashMap::default(),
+            of_address: FxHashMap::default(),
         };
         let mut stacks = StackTable::default();
         let raw = &input.tables.stacks;
@@ -172,7 +172,7 @@ struct Resolver<'a> {
     /// Functions by code object, and by module and first address of their symbol, or the address
     /// where there is none: most frames are of one that has been named.
     of_code: FxHashMap<usize, FunctionId>,
-    of_place: FxHashMap<(ModuleId, u64), FunctionId>,
+    of_address: FxHashMap<(ModuleId, u64), FunctionId>,
 }
 
 /// What makes two frames the same function.
@@ -272,7 +272,7 @@ impl Resolver<'_> {
         });
         let symbol = input.symbols.lookup(module, address);
         let place = (module, symbol.map_or(address, |symbol| symbol.start));
-        if let Some(&known) = self.of_place.get(&place) {
+        if let Some(&known) = self.of_address.get(&place) {
             return known;
         }
         let made = match symbol {
@@ -291,7 +291,7 @@ impl Resolver<'_> {
         };
         let key = Key::Native(made.0.name.clone(), path.to_owned());
         let id = self.add(key, || made);
-        self.of_place.insert(place, id);
+        self.of_address.insert(place, id);
         id
     }
 

@@ -14,8 +14,10 @@ mod stack_facts;
 mod stitching;
 mod time_axis;
 
+use crate::model::category::Phase;
 use crate::model::facts::Facts;
-use crate::model::profile::{AddedRules, Profile, ProfileProcess, ProfileSample};
+use crate::model::ids::ThreadId;
+use crate::model::profile::{AddedRules, Profile, ProfileProcess, ProfileSample, Role};
 use crate::recording::Recording;
 use crate::torch::job::job_key;
 use crate::torch::role::{ThreadFacts, roles, training_thread};
@@ -34,8 +36,22 @@ pub struct Names {
     pub rules: &'static RuleSet,
 }
 
+/// The samples that a profile has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Samples {
+    All,
+    /// Those of trainers, without those of threads of communication that run no Python: what a
+    /// reduction needs. Such threads have most of the samples of a rank.
+    OfRanks,
+}
+
 /// Names and classifies everything in a recording.
 pub fn resolve(recording: &Recording, names: Names) -> Profile {
+    resolve_with(recording, names, Samples::All)
+}
+
+/// The same, with the samples that are asked for.
+pub fn resolve_with(recording: &Recording, names: Names, kept: Samples) -> Profile {
     let tables = &recording.tables;
     let frames = Frames::resolve(recording, names);
     let mut classifier = Classifier::new(&frames, recording, names.rules);
@@ -59,7 +75,20 @@ pub fn resolve(recording: &Recording, names: Names) -> Profile {
             }
         })
         .collect();
-    let samples = time_axis::lay_out(classifier.samples(&processes));
+    let of_threads = tables.threads.values().zip(&facts.threads);
+    let dropped: Vec<bool> = of_threads
+        .map(|(thread, (process, facts))| {
+            let process = processes.get(process.index());
+            let is_trainer = process.is_some_and(|it| matches!(it.role, Role::Trainer { .. }));
+            let phase = names.rules.thread_phase(&thread.name);
+            let communicates = phase == Some(Phase::Communication);
+            kept == Samples::OfRanks && (!is_trainer || communicates && !facts.is_python)
+        })
+        .collect();
+    let is_kept = |thread: ThreadId| dropped.get(thread.index()) != Some(&true);
+    let samples = recording.samples.iter();
+    let count = samples.filter(|sample| is_kept(sample.thread)).count();
+    let samples = time_axis::lay_out(classifier.samples(&processes, is_kept), count);
     let mut profile = Profile {
         run: recording.run.clone(),
         start_ns: recording.start_ns,

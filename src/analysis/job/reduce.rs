@@ -267,6 +267,8 @@ fn sync_ends(
     let run = &profile.run;
     let wall_ns = |at_ns: u64| (run.started_wall_ns + at_ns).saturating_sub(run.started_ns);
     ends.retain(|end| (wall_ns(end.end_ns) / KEPT_NS).is_multiple_of(every));
+    // Kept for each of thousands of ranks.
+    ends.shrink_to_fit();
     (ends, every)
 }
 

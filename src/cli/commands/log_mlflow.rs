@@ -12,6 +12,7 @@ use crate::cli::ring_files::{Source, sources};
 use crate::model::profile::Profile;
 use crate::report::command::shown_command;
 use crate::report::mlflow::{Worker, workers};
+use crate::resolve::Samples;
 use rustc_hash::FxHashMap;
 use std::path::Path;
 
@@ -78,7 +79,7 @@ pub(super) fn job(plan: &MlflowPlan, job_plan: &JobPlan, job: &Job) -> Result<()
             continue;
         };
         let opened = source.open()?;
-        let mut profile = opened.profile(&job_plan.regions, job_plan.rules.set)?;
+        let mut profile = opened.profile(&job_plan.regions, job_plan.rules.set, Samples::All)?;
         outputs::hide(confidential, [&mut profile]);
         let mut all = workers(&profile);
         // Of another job, or started again later.

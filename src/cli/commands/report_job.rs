@@ -21,6 +21,7 @@ use crate::report::json::job::render_job_json;
 use crate::report::label::counted;
 use crate::report::parquet::reduced;
 use crate::report::text::job::render_job;
+use crate::resolve::Samples;
 use std::fs::{self, File, Permissions};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -195,7 +196,7 @@ fn reduction(plan: &JobPlan, source: &Source) -> anyhow::Result<Reduction> {
     {
         return Ok(reduction);
     }
-    let mut profile = opened.profile(&plan.regions, plan.rules.set)?;
+    let mut profile = opened.profile(&plan.regions, plan.rules.set, Samples::OfRanks)?;
     outputs::hide(plan.confidential.as_deref(), [&mut profile]);
     let reduction = reduce(&profile);
     if is_plain && profile.growing_until_ns.is_none() {

@@ -17,6 +17,7 @@ use crate::os::file_lock;
 use crate::recording::{OpenError, Recording};
 use crate::report::json::report;
 use crate::report::text::verdict_statements;
+use crate::resolve::Samples;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use rustc_hash::FxHashMap;
@@ -294,7 +295,13 @@ impl Library {
                 kept.profiles.retain(|(of, _, _)| of != name);
                 let surplus = (kept.profiles.len() + 1).saturating_sub(KEPT);
                 kept.profiles.drain(..surplus);
-                let read = outputs::read_profile_of(&file, name, &self.regions, self.rules.set);
+                let read = outputs::read_profile_of(
+                    &file,
+                    name,
+                    &self.regions,
+                    self.rules.set,
+                    Samples::All,
+                );
                 Arc::new(read.map_err(cannot_open)?)
             }
         };

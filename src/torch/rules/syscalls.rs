@@ -60,15 +60,35 @@ const CALLS: &[(Wait, CallWait, &[&str])] = &[
     (Wait::Sleep, CallWait::Time, &["clock_nanosleep", "nanosleep", "pause", "rt_sigsuspend", "rt_sigtimedwait"]),
 ];
 
-static BY_NAME: LazyLock<FxHashMap<&str, (Wait, CallWait)>> = LazyLock::new(|| {
+/// A call that the table names, and what it is.
+type Named = (&'static str, (Wait, CallWait));
+
+/// Numbers of system calls are below this on both architectures.
+const NUMBERS: u32 = 1024;
+
+/// By number, on x86-64 and on aarch64: each sample of a sleeper asks.
+static BY_NUMBER: LazyLock<[Vec<Option<Named>>; 2]> = LazyLock::new(|| {
     let rows = CALLS.iter();
-    rows.flat_map(|&(wait, call, names)| names.iter().map(move |&name| (name, (wait, call))))
-        .collect()
+    let by_name: FxHashMap<&str, (Wait, CallWait)> = rows
+        .flat_map(|&(wait, call, names)| names.iter().map(move |&name| (name, (wait, call))))
+        .collect();
+    ["x86_64", "aarch64"].map(|architecture| {
+        let named = |number| {
+            let name = system_calls::name_on(architecture, number)?;
+            Some((name, *by_name.get(name)?))
+        };
+        (0..NUMBERS).map(named).collect()
+    })
 });
 
-fn find(architecture: &str, number: u32) -> Option<(&'static str, (Wait, CallWait))> {
-    let name = system_calls::name_on(architecture, number)?;
-    Some((name, *BY_NAME.get(name)?))
+fn find(architecture: &str, number: u32) -> Option<Named> {
+    let [x86_64, aarch64] = &*BY_NUMBER;
+    let table = if architecture == "aarch64" {
+        aarch64
+    } else {
+        x86_64
+    };
+    *table.get(number as usize)?
 }
 
 /// Why a thread sleeps in system call `number` of `architecture` (as printed by `uname -m`); `None`
@@ -90,7 +110,7 @@ mod tests {
 
     #[test]
     fn every_name_is_a_call_and_has_one_meaning() {
-        let known: FxHashSet<&str> = (0..1024)
+        let known: FxHashSet<&str> = (0..NUMBERS)
             .flat_map(|number| {
                 ["x86_64", "aarch64"].map(|each| system_calls::name_on(each, number))
             })
