@@ -1,21 +1,26 @@
 //! Answers for a job, of reductions that are made here from simulated polls of simulated ranks.
 
+use crate::analysis_builder::*;
 use torchspy::analysis::job::by_group::{ByGroup, by_group};
 use torchspy::analysis::job::clocks::Alignment;
 use torchspy::analysis::job::mesh::Mesh;
 use torchspy::analysis::job::parallel::Parallel;
 use torchspy::analysis::job::ranks::Rank;
+use torchspy::analysis::job::reduce::reduce;
 use torchspy::analysis::job::{Folded, Job};
 use torchspy::model::category::{Activity, Phase, SummaryRow};
+use torchspy::model::ids::ThreadId;
 use torchspy::model::nccl_ras::{KeptRas, Member, RasFact, RasFinding, RasSummary};
 use torchspy::model::parallel::{GroupSource, text_of};
 use torchspy::model::reduction::{Bin, Place, ReducedRank, ReducedRow, Reduction, Still, SyncEnd};
+use torchspy::model::sample::Sample;
 use torchspy::model::wait::WaitKind;
 use torchspy::report::csv;
 use torchspy::report::json::job::job_report;
 use torchspy::report::table::Sheet;
 use torchspy::report::tables::job::{RANKS, all_ranks, ranks, straggler};
 use torchspy::report::text::job::render_job;
+use torchspy::resolve::{Samples, resolve, resolve_with};
 
 const TICK_S: f64 = 0.01;
 /// Time that a collective takes once all have arrived.
@@ -661,7 +666,7 @@ fn a_slow_rank_whose_first_and_last_steps_differ_is_slow_all_the_time() {
     assert_eq!(found.changes, [], "{found:?}");
 }
 
-/// Its steps are counted by a tenth too few, so that it is not compared.
+/// Its steps are counted by an eighth too few, so that it is not compared.
 #[test]
 fn a_late_rank_whose_steps_differ_is_no_all_clear() {
     let mut all = Simulated {
@@ -669,7 +674,9 @@ fn a_late_rank_whose_steps_differ_is_no_all_clear() {
         ..Simulated::default()
     }
     .reductions();
-    all[3].ranks[0].steps -= all[3].ranks[0].steps / 10;
+    for bin in &mut all[3].ranks[0].bins {
+        bin.steps -= bin.steps / 8;
+    }
     let job = answers(all, None);
     let text = render_job(&job, false);
     assert_eq!(late_ranks(&job), [0; 0], "{text}");
@@ -677,6 +684,60 @@ fn a_late_rank_whose_steps_differ_is_no_all_clear() {
     assert!(words.contains("perhaps rank 3: it waits for"), "{text}");
     assert!(words.contains("its steps have another length"), "{text}");
     assert!(!words.contains("about as long as the others"), "{text}");
+}
+
+/// Samples of threads of communication and of other processes are left out.
+#[test]
+fn a_reduction_is_the_same_of_fewer_samples() {
+    let mut builder = Builder::trainer();
+    builder.environment(0, &[("RANK", "0"), ("WORLD_SIZE", "2")]);
+    let engine = builder.thread(0, 101, "pt_autograd_0", false);
+    let gloo = builder.thread(0, 102, "pt_gloo_runloop", false);
+    let worker = builder.process(200, 100, &["python", "train.py"]);
+    let worker = builder.thread(worker, 200, "pt_data_worker", true);
+    let backward = user("main", 30);
+    let call = torch("torch::autograd::Engine::execute(std::vector<torch::autograd::Edge>&)");
+    let node = torch("torch::autograd::Engine::evaluate_function(std::shared_ptr<Node>&)");
+    let add = torch("at::native::add(at::Tensor const&)");
+    let read = lib("/site/torch/utils/data/_utils/worker.py", "_worker_loop");
+    for _ in 0..20 {
+        builder.ticks(0, 3, S::Running, &[user("main", 20), add.clone()]);
+        builder.ticks(
+            0,
+            4,
+            S::Futex,
+            &[backward.clone(), call.clone(), libc("poll")],
+        );
+        builder.ticks(engine, 3, S::Futex, &[libc("poll")]);
+        builder.ticks(engine, 4, S::Running, &[node.clone(), add.clone()]);
+        builder.ticks(
+            gloo,
+            7,
+            S::Running,
+            &[native("libtorch_cpu.so", "gloo::loop()")],
+        );
+        builder.ticks(worker, 7, S::Running, &[read.clone(), user("load", 5)]);
+    }
+    let mut recording = builder.recording(140 * TICK_NS);
+    let order = |sample: &Sample| (sample.thread, sample.start_ns);
+    recording.samples.sort_by_key(order);
+    // A training thread may have any name.
+    for name in ["python", "pt_gloo_main"] {
+        let main = recording.tables.threads.get_mut(&ThreadId(0)).unwrap();
+        main.name = name.to_owned();
+        let all = resolve(&recording, names());
+        let few = resolve_with(&recording, names(), Samples::OfRanks);
+        assert_eq!(reduce(&few), reduce(&all));
+        let has = |thread: usize| {
+            let id = ThreadId::from_index(thread);
+            few.samples.iter().any(|sample| sample.thread == id)
+        };
+        assert_eq!(
+            [0, engine, gloo, worker].map(has),
+            [true, true, false, false]
+        );
+        assert!(reduce(&few).rows.len() >= 2);
+    }
 }
 
 /// The first steps are slow on all ranks, and of one of them they were not seen.

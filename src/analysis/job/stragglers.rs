@@ -36,7 +36,7 @@ const MOST_LINES: usize = 5;
 /// With fewer steps or bins nothing is said of a rank.
 const FEW_STEPS: u64 = 10;
 const FEW_BINS: usize = 8;
-/// Ranks whose mean steps differ by more from the median do not step together with it.
+/// Ranks whose steps differ by more from the median in the same bins do not step together with it.
 const ALIKE: f64 = 0.05;
 /// In larger groups the median of all stands for that of the others.
 const SMALL: usize = 16;
@@ -139,7 +139,7 @@ pub fn compare(ranks: &[Rank], group: &[usize]) -> Compared {
             false => found.too_short.push(at),
         }
     }
-    let lengths = lengths(ranks, &together);
+    let lengths = relative_lengths(ranks, &together);
     let together: Vec<(usize, f64)> = together.into_iter().zip(lengths).collect();
     let is_alike = |(_, length): &(usize, f64)| (length - 1.0).abs() <= ALIKE;
     let (alike, out): (Vec<_>, Vec<_>) = together.into_iter().partition(is_alike);
@@ -185,26 +185,31 @@ pub fn compare(ranks: &[Rank], group: &[usize]) -> Compared {
     found
 }
 
-/// Length of the steps of each of these ranks, of which one is the median of all in the same bins:
-/// the counters of one may have been found later than those of another, and not all steps are
-/// alike.
-fn lengths(ranks: &[Rank], members: &[usize]) -> Vec<f64> {
+/// Time of each of these ranks in steps, over what the median rank needs for the same steps; 0
+/// where no other rank has them. The counters of one may have been found later than those of
+/// another, and not all steps are alike.
+fn relative_lengths(ranks: &[Rank], members: &[usize]) -> Vec<f64> {
     let step_s = |bin: &Bin| Rank::length_s(bin) / f64::from(bin.steps.max(1));
     let members: Vec<&Rank> = members.iter().filter_map(|&at| ranks.get(at)).collect();
     let mut of_bin: FxHashMap<u64, Vec<f64>> = FxHashMap::default();
     for bin in members.iter().flat_map(|rank| &rank.facts.bins) {
         of_bin.entry(bin.index).or_default().push(step_s(bin));
     }
-    let medians: FxHashMap<u64, f64> = of_bin
-        .into_iter()
+    let shared = of_bin.into_iter().filter(|(_, lengths)| lengths.len() > 1);
+    let medians: FxHashMap<u64, f64> = shared
         .map(|(bin, lengths)| (bin, median(lengths.into_iter())))
         .collect();
-    let usual_s =
-        |bin: &Bin| medians.get(&bin.index).copied().unwrap_or(0.0) * f64::from(bin.steps);
-    members
-        .iter()
-        .map(|rank| rank.seconds() / rank.facts.bins.iter().map(usual_s).sum::<f64>().max(1e-9))
-        .collect()
+    let relative = |rank: &&Rank| {
+        let (mut own_s, mut usual_s) = (0.0, 0.0);
+        for bin in &rank.facts.bins {
+            if let Some(median_s) = medians.get(&bin.index) {
+                own_s += Rank::length_s(bin);
+                usual_s += median_s * f64::from(bin.steps);
+            }
+        }
+        if usual_s > 0.0 { own_s / usual_s } else { 0.0 }
+    };
+    members.iter().map(relative).collect()
 }
 
 pub(super) fn mean_step_s(rank: &Rank) -> f64 {

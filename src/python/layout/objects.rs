@@ -73,8 +73,8 @@ impl ObjectLayout {
         u64::from(field + self.growth)
     }
 
-    /// Where an object counts its references: offset and length. `ob_refcnt`, of which 32 bits are
-    /// it from 3.12 on, or `ob_ref_local` and `ob_ref_shared` (Include/object.h).
+    /// Where an object counts its references: offset and length. The lower 32 bits of `ob_refcnt`,
+    /// or `ob_ref_local` and `ob_ref_shared` (Include/object.h).
     pub fn references(&self) -> (u64, usize) {
         match self.growth {
             0 => (0, 4),
@@ -200,3 +200,29 @@ pub const CELL_CONTENTS: u32 = 16;
 pub const INT_DIGIT: u32 = 24;
 /// Distance of an instance's pointer to its values before it: 3.11.
 pub const MANAGED_VALUES: u64 = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_without_references_is_freed() {
+        let layout = |growth| ObjectLayout { growth, ..V3_13 };
+        let (with_gil, without) = (layout(0), layout(FREE_THREADED_GROWTH));
+        for (count, is_alive) in [(0_u32, false), (1, true), (1 << 31, true)] {
+            assert_eq!(with_gil.is_referred_to(&count.to_le_bytes()), is_alive);
+        }
+        // The flags of a count that was merged, and of one whose owner has it still.
+        for (local, shared, is_alive) in [
+            (1_u32, 0_i64, true),
+            (u32::MAX, 0, true),
+            (0, 3, false),
+            (0, 1 << 2 | 3, true),
+            (0, 0, false),
+        ] {
+            let bytes = [&local.to_le_bytes()[..], &shared.to_le_bytes()].concat();
+            assert_eq!(bytes.len(), without.references().1);
+            assert_eq!(without.is_referred_to(&bytes), is_alive, "{local} {shared}");
+        }
+    }
+}
