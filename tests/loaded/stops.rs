@@ -107,8 +107,8 @@ impl Drop for Load {
 
 /// The share of their running time for which threads may be stopped holds on a machine that is ten
 /// times overloaded, too. How long one stop takes is the machine's: where none of its CPUs runs
-/// torchspy, a stop lasts for as long. It is paid back before the next, so all stops but the
-/// longest are within the share.
+/// torchspy, a stop lasts for as long. It is paid back before the next tick with stops, so all but
+/// the stops of the longest tick are within the share.
 #[test]
 fn stops_stay_within_the_budget_under_load() {
     let Some(python) = any_python() else { return };

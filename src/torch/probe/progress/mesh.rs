@@ -117,7 +117,8 @@ impl MeshReader<'_> {
         }
         let size = facts.basic_size().min(MOST_SLOTS);
         let slots = memory.read_bytes(parameter, size as usize).ok()?;
-        let words = slots.chunks_exact(8).skip(2);
+        let head = 2 + reader.objects().growth as usize / 8;
+        let words = slots.chunks_exact(8).skip(head);
         let words = words.filter_map(|word| Some(u64::from_le_bytes(word.try_into().ok()?)));
         for word in words {
             if reader

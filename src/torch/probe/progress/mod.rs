@@ -87,7 +87,7 @@ pub struct WatchList {
     /// Addresses of pointers to Python ints, each one of `ranges`: [`INT_BYTES`] of the ints are
     /// read, too.
     pub ints: Vec<u64>,
-    /// From where on an int is read.
+    /// Offset in an int of the [`INT_BYTES`] that are read.
     pub int_start: u64,
 }
 

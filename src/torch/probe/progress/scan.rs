@@ -1,6 +1,6 @@
 //! Searches a thread's frames for objects that count progress: variables, values on the evaluation
-//! stack (`for x in loader` keeps its iterator there while it runs), and what generators and
-//! iterators between them contain.
+//! stack (`for x in loader` keeps its iterator there while it runs), and what cells of closures,
+//! generators and iterators between them contain.
 
 use super::attributes::Reader;
 use crate::memory::{Memory, ReadRequest};
@@ -21,7 +21,7 @@ const GENERATOR_SLOTS: usize = 24;
 /// Maximum number of values per search.
 const MAX_OBJECTS: usize = 1536;
 /// Maximum depth of nested iterators.
-const MAX_DEPTH: usize = 4;
+const MAX_DEPTH: usize = 5;
 /// Maximum number of types that are kept.
 const MAX_TYPES: usize = 8192;
 /// Maximum number of types that are read per search.

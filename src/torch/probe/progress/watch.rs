@@ -210,6 +210,8 @@ impl IntReader {
             word(16)?,
             word(INT_DIGIT as usize)?,
         );
+        // What counts the references of a free-threaded int lies before what was read: the pointer
+        // to it comes from the same copy.
         let is_freed = self.objects.growth == 0 && word(0)? as u32 == 0;
         if of_type != int_type || is_freed {
             return None;
