@@ -1,11 +1,9 @@
 //! Whole steps of the training loop within a trace.
 
 use super::{HostKey, HostKind, Trace};
-use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 /// What marks steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,8 +12,8 @@ pub enum StepMark {
     None,
     /// `ProfilerStep#N`, from `prof.step()`.
     Profiler,
-    /// The ends of `Optimizer.step#…`, which torch's optimizers mark: of one of those of the class
-    /// with the most.
+    /// The ends of `Optimizer.step#…`, which torch's optimizers mark: of the optimizer with the
+    /// most.
     Optimizer,
 }
 
@@ -98,7 +96,7 @@ fn marked(trace: &Trace, is_mark: impl Fn(&str) -> bool) -> Vec<(u64, u64)> {
 }
 
 /// The ends of the steps of one optimizer, in order: of the class and thread with the most. A loop
-/// may step several, also of one class, and several processes may be in one file.
+/// may step several, and several processes may be in one file.
 ///
 /// A step within another one is a part of it: `ZeroRedundancyOptimizer` steps the one that it
 /// shards. One within a node of autograd's graph is of one parameter alone: an optimizer that a
@@ -112,7 +110,7 @@ fn optimizer_ends(trace: &Trace) -> Vec<u64> {
         let rank = of(span.key);
         (span.thread, span.start_ns, Reverse(span.length_ns), rank)
     });
-    let mut found: BTreeMap<(&str, u32), Vec<Range<u64>>> = BTreeMap::new();
+    let mut found: BTreeMap<(&str, u32), Vec<u64>> = BTreeMap::new();
     let mut outer = (None, 0);
     for span in spans {
         let end_ns = span.start_ns + span.length_ns;
@@ -121,87 +119,15 @@ fn optimizer_ends(trace: &Trace) -> Vec<u64> {
         }
         outer = (Some(span.thread), end_ns);
         if let Some(Around::Optimizer(name)) = of(span.key) {
-            let steps = found.entry((name, span.thread)).or_default();
-            steps.push(span.start_ns..end_ns);
+            found.entry((name, span.thread)).or_default().push(end_ns);
         }
     }
     let most = found
-        .into_iter()
-        .max_by_key(|(_, steps)| (steps.len(), steps.last().map(|step| step.end)));
-    let Some(((_, thread), steps)) = most else {
-        return Vec::new();
-    };
-    let period = period(&operators_within(trace, thread, &steps));
-    let ends = steps.iter().rev().step_by(period).map(|step| step.end);
-    let mut ends: Vec<u64> = ends.collect();
-    ends.reverse();
+        .into_values()
+        .max_by_key(|ends| (ends.len(), ends.last().copied()));
+    let mut ends = most.unwrap_or_default();
     ends.dedup();
     ends
-}
-
-/// The operators of a thread within each of these spans, which follow each other: keys, in order.
-fn operators_within(trace: &Trace, thread: u32, within: &[Range<u64>]) -> Vec<Vec<u32>> {
-    let mut found = vec![Vec::new(); within.len()];
-    let is_operator = |key: u32| {
-        let key = trace.host_keys.get(key as usize);
-        key.is_some_and(|key| key.kind == HostKind::Operator)
-    };
-    for span in &trace.spans {
-        if span.thread != thread || !is_operator(span.key) {
-            continue;
-        }
-        let at = within.partition_point(|each| each.end <= span.start_ns);
-        let is_within = |each: &Range<u64>| each.contains(&span.start_ns);
-        if within.get(at).is_some_and(is_within)
-            && let Some(keys) = found.get_mut(at)
-        {
-            keys.push(span.key);
-        }
-    }
-    for keys in &mut found {
-        keys.sort_unstable();
-    }
-    found
-}
-
-/// Number of optimizer steps in a step of the loop, by the operators of each, sorted: several
-/// optimizers of one class have one name, and differ in the operators on their parameters, which
-/// take turns in the same order. 1 where this is not clear.
-fn period(steps: &[Vec<u32>]) -> usize {
-    const LONGEST: usize = 64;
-    let mut numbers: FxHashMap<&[u32], usize> = FxHashMap::default();
-    let numbered: Vec<usize> = steps
-        .iter()
-        .map(|step| {
-            let next = numbers.len();
-            *numbers.entry(step).or_insert(next)
-        })
-        .collect();
-    let last = steps.len().saturating_sub(1);
-    // An optimizer's first step makes its state, and the trace may end within the last one.
-    let repeats = |&length: &usize| {
-        let inner = numbered.get(length..last).unwrap_or_default();
-        inner.len() >= 2 * length
-            && inner
-                .iter()
-                .zip(inner.iter().skip(length))
-                .all(|(a, b)| a == b)
-    };
-    // One optimizer may do more in some of its steps.
-    let are_several = |&length: &usize| {
-        let one = steps
-            .get(last.saturating_sub(length)..last)
-            .unwrap_or_default();
-        one.iter()
-            .all(|a| one.iter().all(|b| a == b || !holds(a, b)))
-    };
-    (1..=LONGEST).find(repeats).filter(are_several).unwrap_or(1)
-}
-
-/// Whether one sorted list has all of another, as often.
-fn holds(all: &[u32], part: &[u32]) -> bool {
-    let mut rest = all.iter();
-    part.iter().all(|key| rest.any(|each| each == key))
 }
 
 /// What may have a step of an optimizer in it.

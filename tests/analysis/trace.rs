@@ -292,41 +292,6 @@ fn a_step_of_two_optimizers_is_one() {
 }
 
 #[test]
-fn optimizers_of_one_class_are_told_apart_by_their_operators() {
-    let starts: Vec<f64> = (0..16).map(|at| 50.0 * f64::from(at)).collect();
-    let add = |ts, size: u64| shaped("aten::add_", ts, 1.0, json!([[size, 8]]), json!(["float"]));
-    // Each step with an operator on parameters of the size that is next.
-    let steps = |sizes: &[u64]| {
-        let mut events = optimizer("Adam", &starts, 10.0);
-        let sizes = sizes.iter().cycle();
-        events.extend(
-            starts
-                .iter()
-                .zip(sizes)
-                .map(|(ts, &size)| add(ts + 2.0, size)),
-        );
-        events
-    };
-    // Of two networks, in turn.
-    assert_eq!(steps_ns(&steps(&[64, 32])), [100_000; 7]);
-    // One three times for each of the other.
-    assert_eq!(steps_ns(&steps(&[64, 64, 64, 32])), [200_000; 3]);
-    let zeros = |ts: f64| op("aten::zeros_like", ts, 0.5);
-    // The first steps make states.
-    let mut events = steps(&[64, 32]);
-    events.extend([zeros(1.0), zeros(51.0)]);
-    assert_eq!(steps_ns(&events), [100_000; 7]);
-    // One optimizer, and what is between its steps does not matter.
-    let mut events = steps(&[64]);
-    events.extend(starts.iter().step_by(2).map(|ts| add(ts + 20.0, 32)));
-    assert_eq!(steps_ns(&events), [50_000; 15]);
-    // One that does more in each second step.
-    let mut events = steps(&[64]);
-    events.extend(starts.iter().step_by(2).map(|ts| zeros(ts + 4.0)));
-    assert_eq!(steps_ns(&events), [50_000; 15]);
-}
-
-#[test]
 fn an_optimizer_within_another_makes_no_steps() {
     let mut events = optimizer("ZeroRedundancyOptimizer", &[0.0, 100.0, 200.0], 20.0);
     let starts = [1.0, 5.0, 9.0, 101.0, 105.0, 109.0, 201.0, 205.0, 209.0];
