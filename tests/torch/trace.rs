@@ -184,6 +184,8 @@ fn with_window(program: &[&str], traces: usize, folder: &Path) -> Value {
         come += usize::from(line.starts_with("--trace: the trace of process"));
         said.push_str(&line);
         said.push('\n');
+        let is_lost = line.contains("no trace of process") || line.contains("did not run");
+        assert!(!is_lost, "{said}");
     }
     drop(child.stdin.take());
     lines.for_each(drop);
